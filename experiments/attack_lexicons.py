@@ -15,6 +15,7 @@ Attacks that were finished in DIR are not repeated.
 
 import argparse
 import csv
+import functools
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+import rococo_jax.attacks.settings as settings_of_attacks
 from rococo_jax.attacks.changes import DEFAULT_CHANGES
 from rococo_jax.attacks.run import AttackedData, attack_models
 from rococo_jax.attacks.settings import CaptionAttack
@@ -109,7 +111,11 @@ def main() -> None:
     arguments = parser.parse_args()
     scenes = [make_scene("test", SEED, index) for index in range(arguments.scenes)]
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
-    rows, columns = [], {name: {} for name in MODELS}
+    rows, columns, lexicon = [], {name: {} for name in MODELS}, demo_lexicon()
+    find_changes = functools.cache(settings_of_attacks.word_changes)  # the same for all models and goals
+    settings_of_attacks.word_changes = lambda caption, originals, lexicon, kinds, allowed: find_changes(
+        caption, originals, lexicon, tuple(kinds), allowed
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         files = [Path(temporary) / item.image for item in items]
@@ -122,7 +128,9 @@ def main() -> None:
             model.encode_text = remember(model.encode_text)
             for label, settings in SETTINGS.items():
                 for goal in GOALS:
-                    attack = CaptionAttack(unit="words", goal=goal, lexicon=demo_lexicon(), seed=SEED, **settings)
+                    attack = CaptionAttack(
+                        unit="words", goal=goal, lexicon=lexicon, seed=SEED, witness="first", **settings
+                    )
                     out = folder / label.replace(", ", "_").replace(" ", "_") / goal / name
                     attacked, _ = attack_models(lambda _, model=model: model, {name: out}, data, [attack], cache)
                     records, summary = attacked[name].records["words"], attacked[name].summary

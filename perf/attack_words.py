@@ -10,7 +10,8 @@ images, which `rococo attack` encodes together:
                  for bidirectional towers, whose activations all depend on the changed word
     padded       every altered caption anew, padded to 77 tokens, as the loops of CLIP and `transformers` do
 
-With `--topology` the programs are compiled for one chip of it, and the operations are those that its compiler counts.
+With `--topology` the commonest program of each kind is also compiled for one chip of it: `compiled_by_traced` is the
+number of operations that the compiler counts in it, divided by that of the traced program.
 
 A synthetic tokenizer with one token per word or punctuation mark of the altered captions, as CLIP's mostly has.
 `tokens` are those of an altered caption: in the three ways, and `new`, those that no other caption of its group shares,
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--tree", type=int, default=1024, help="tokens of a tree: 1024 on CPUs, 32768 on accelerators")
     parser.add_argument("--topology", help="chips to compile for, such as v5e:2x2; they need not be here")
     arguments = parser.parse_args()
-    count = partial(traced, _LAYERS) if arguments.topology is None else partial(compiled, arguments.topology)
+    count = partial(traced, _LAYERS)
     items = list(read_captions(arguments.captions).items)
     items = items[:: max(1, len(items) // arguments.count)][: arguments.count]
     attack = CaptionAttack("words", (1,), "gallery", shipped_lexicon())
@@ -134,11 +135,19 @@ def main() -> None:
         "buckets": sum(number * length for length, number in lengths.items()),
         "padded": texts * CONTEXT,
     }
+    about: dict[str, object] = {}
+    if arguments.topology:
+        programs = {"shared": (None, max(trees.values(), key=len)[0]), "buckets": (lengths.most_common(1)[0][0], ())}
+        about["compiled_by_traced"] = {
+            name: round(compiled(arguments.topology, *program) / count(*program), 4)
+            for name, program in programs.items()
+        }
     print(json.dumps({
         "images": len(items), "altered_captions_per_image": round(texts / len(items), 1),
         "tokens": {name: round(value / texts, 2) for name, value in tokens.items()},
         "gigaflops_per_image": {name: round(value / len(items) / 1e9, 1) for name, value in flops.items()},
         "times_shared": {name: round(flops[name] / flops["shared"], 2) for name in ("buckets", "padded")},
+        **about,
     }, indent=2))  # fmt: skip
 
 

@@ -9,7 +9,8 @@ the result depends on no batch size and no number of devices. Each query has a r
     smallest, first         least number of changes that reaches the goal, and the place of the first success in the
                             order of the search; null without success
     caption, text, changes  number of the original, the altered caption, and its changes: the witness (of the smallest
-                            successes the one of the highest margin), or without success the highest margin of all
+                            successes the one of the highest margin, or the first), or without success the highest
+                            margin of all
     margin                  its margin; 0 or more is a success
 """
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from rococo_jax.attacks.changes import Candidate, Space
 from rococo_jax.attacks.scoring import Goal, Query
-from rococo_jax.attacks.search import SEARCHES, Search
+from rococo_jax.attacks.search import FIRST_BLOCK, LARGEST_BLOCK, SEARCHES, Search
 from rococo_jax.data.captions import CaptionedImage
 
 # Queries that are searched side by side.
@@ -38,12 +39,14 @@ class Budget:
         queries: largest number of altered captions that are scored for a query; None for no limit.
         search: name among `SEARCHES`.
         width: candidates of each caption that a beam keeps.
+        witness: `best` for the highest margin among the smallest changes; `first` ends a query with its first success.
     """
 
     changes: int = 1
     queries: int | None = None
     search: str = "exhaustive"
     width: int = 8
+    witness: str = "best"
 
 
 class _State:
@@ -51,7 +54,10 @@ class _State:
 
     def __init__(self, query: Query, space: Space, budget: Budget):
         self.query, self.budget = query, budget
-        self.search: Search = SEARCHES[budget.search](space, budget.changes, budget.width)
+        self.stops = budget.witness == "first"
+        self.search: Search = SEARCHES[budget.search](
+            space, budget.changes, budget.width, FIRST_BLOCK if self.stops else LARGEST_BLOCK
+        )
         self.candidates = sum(map(len, space.changes))
         self.tried, self.complete, self.is_cut = 0, 0, False
         self.smallest: int | None = None
@@ -84,8 +90,8 @@ class _State:
             self.block, self.complete = [], stop.value
             return
         changes = len(block[0].changes)
-        if self.smallest is not None and changes > self.smallest:
-            # The smallest change is known; larger ones need not be tried.
+        if self.smallest is not None and (self.stops or changes > self.smallest):
+            # The smallest change is known, as all smaller ones were tried before.
             self.block = []
             return
         left = len(block) if self.budget.queries is None else self.budget.queries - self.tried

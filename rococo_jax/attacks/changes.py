@@ -59,7 +59,7 @@ def word_changes(
     spans: list[Change] = []
     for kind in kinds:
         if kind not in WORD_CHANGES:
-            raise unknown_name("attack", "changes", kind, WORD_CHANGES)
+            raise unknown_name("attack", "`changes`", kind, WORD_CHANGES)
         if kind in VARIANTS:
             replacements = CaptionAlterer(kind, lexicon, select="random").all_replacements(caption, originals)
             spans += (Change(word.start, word.end, new, kind) for word, texts in replacements for new in texts)

@@ -7,7 +7,7 @@ steps, found more than the gradient did: on more than `MASKED` of the images, th
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,10 +72,20 @@ def _run(mesh, graph, preprocessing, products, settings, kind, state, original, 
 class PixelAttacker:
     """An encoder under attack, with its images and texts.
 
+    Captions may be labels of classes, with `prompts`: the embedding of a label is then the mean of those of its
+    prompts, brought to length 1.
+
     Raises InputError if the model is not one of this project with a fixed image size, or the loss needs more texts.
     """
 
-    def __init__(self, model: LoadedModel, items: Sequence[CaptionedImage], files: Sequence[Any], attack: PixelAttack):
+    def __init__(
+        self,
+        model: LoadedModel,
+        items: Sequence[CaptionedImage],
+        files: Sequence[Any],
+        attack: PixelAttack,
+        prompts: Mapping[str, Sequence[str]] | None = None,
+    ):
         if not isinstance(model, Encoder) or model.spec.vision is None or model.spec.text is None:
             raise InputError(model.name, "gradients", "none", "a model of this project with both towers, for pixels")
         if model.preprocessing is None or model.preprocessing.patch_size is not None:
@@ -84,10 +94,16 @@ class PixelAttacker:
         self.files = FileImages(tuple(map(str, files)), tuple(files))
         texts = list(dict.fromkeys(caption for item in items for caption in item.captions))
         self.row_of_text = {text: row for row, text in enumerate(texts)}
-        least = 3 if attack.loss == "dlr" else 2
-        if len(texts) < least:
-            raise InputError("captions", "texts", f"{len(texts)} different ones", f"at least {least}")
-        self.texts = jnp.asarray(model.encode_text(texts))
+        if attack.loss == "dlr" and len(texts) < 3:
+            raise InputError("captions", "texts", f"{len(texts)} different ones", "at least 3 for the loss dlr")
+        for item in items:
+            if len(set(item.captions)) == len(texts):
+                found = f"only true ones of {item.image}"
+                raise InputError("captions", "texts", found, "a wrong text for each image, for an attack on pixels")
+        of_texts = [prompts[text] if prompts else [text] for text in texts]
+        vectors = model.encode_text([prompt for each in of_texts for prompt in each]).astype(np.float64)
+        means = [part.mean(axis=0) for part in np.split(vectors, np.cumsum(list(map(len, of_texts)))[:-1])]
+        self.texts = jnp.asarray(np.stack(means) / np.linalg.norm(means, axis=1, keepdims=True), jnp.float32)
         on_cpu = model.mesh.devices.flat[0].platform == "cpu"
         self.group = (_CPU_IMAGES if on_cpu else _ACCELERATOR_IMAGES) * model.mesh.size
 

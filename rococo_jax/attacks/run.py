@@ -40,7 +40,15 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress, say
-from rococo_jax.storage import atomic_write, hash_json, read_json_object, read_table, write_json, write_text
+from rococo_jax.storage import (
+    atomic_write,
+    hash_json,
+    read_json_object,
+    read_table,
+    write_json,
+    write_json_lines,
+    write_text,
+)
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.attack", 1
@@ -60,11 +68,16 @@ _SCHEMA = pyarrow.schema(
 
 @dataclasses.dataclass(frozen=True)
 class AttackedData:
-    """Captioned images: names and captions, the files, and a hash of all of them."""
+    """Captioned images: names and captions, the files, and a hash of all of them.
+
+    Attributes:
+        classes: if the captions are labels of classes, the name and the prompts of each label.
+    """
 
     items: Sequence[CaptionedImage]
     files: Sequence[Any]
     hash: str
+    classes: Mapping[str, tuple[str, Sequence[str]]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +130,13 @@ def attack_models(
         records = read_finished(folder, fingerprint) if is_identified else {}
         numbers: dict[str, Any] = {}
         if pixels is not None:
-            attacker = PixelAttacker(model, data.items, data.files, pixels)
+            prompts = {label: prompts for label, (_, prompts) in data.classes.items()}
+            attacker = PixelAttacker(model, data.items, data.files, pixels, prompts)
             attackers[name] = attacker
             if "pixels" not in records:
                 journal = _journal(folder, "pixels", fingerprint, attacker.group, is_identified)
                 records["pixels"] = _attack_pixels(attacker, folder, journal, name)
+                _write_annotations(folder / "attacked_images" / "annotations", data)
             numbers["pixels"] = summarise(records["pixels"], pixels.budgets)
             if numbers["pixels"]["beaten_by_random_search"] > 100 * MASKED:
                 say(f"{name}: warning: {MASKED_GRADIENTS}")
@@ -156,7 +171,7 @@ def attack_models(
 def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, Any]]]:
     """Return the records of a finished attack by unit; nothing if there is none.
 
-    Raises InputError if the folder contains another attack.
+    Raises InputError if the folder contains another attack, or a damaged one.
     """
     if not (folder / SUMMARY).exists():
         return {}
@@ -164,7 +179,11 @@ def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, An
         wanted = "those of this attack: the same model, data and settings, or another folder"
         raise InputError(folder / SUMMARY, "fingerprint", "results of another attack", wanted)
     records: dict[str, list[dict[str, Any]]] = {}
-    for row in read_table(folder / ITEMS, "the queries of an attack").to_pylist():
+    table = read_table(folder / ITEMS, "the queries of an attack")
+    if not table.schema.equals(_SCHEMA):
+        wanted = f"those of {SUMMARY} beside it, {', '.join(_SCHEMA.names)}"
+        raise InputError(folder / ITEMS, "columns", ", ".join(table.column_names), wanted)
+    for row in table.to_pylist():
         unit = row.pop("attack")
         row["changes"] = json.loads(row["changes"])
         if unit != "pixels" and row["smallest"] is not None:
@@ -224,11 +243,10 @@ def _universal(
 
 
 def _attack_pixels(attacker: PixelAttacker, folder: Path, journal: "Journal", name: str) -> list[dict[str, Any]]:
-    """Attack the images, and write each attacked image, as the model sees it, and their captions as a benchmark."""
+    """Attack the images, and write each attacked image, as the model sees it."""
     records, total = journal.read(), len(attacker.items)
     settings = attacker.attack
     say(f"{name}: attacking {total:,} images: {settings.norm}, {settings.steps} steps, {settings.restarts} restarts")
-    items = [{"image": png_name(item.image), "caption": list(item.captions)} for item in attacker.items]
     with progress(f"{name}: attacking pixels", total, "images", done=len(records)) as advance:
         for group, images in attacker.run(start=len(records)):
             for record, pixels in zip(group, images, strict=True):
@@ -238,8 +256,18 @@ def _attack_pixels(attacker: PixelAttacker, folder: Path, journal: "Journal", na
             journal.add(group)
             records += group
             advance(len(group))
-    write_json(folder / "attacked_images" / "annotations" / "captions.json", items)
     return records
+
+
+def _write_annotations(folder: Path, data: AttackedData) -> None:
+    """Write captions, or labels and names of classes, of the attacked images for `rococo evaluate`."""
+    if not data.classes:
+        items = [{"image": png_name(item.image), "caption": list(item.captions)} for item in data.items]
+        write_json(folder / "captions.json", items)
+        return
+    labels = ({"image": png_name(item.image), "label": item.captions[0]} for item in data.items)
+    write_json_lines(folder / "labels.jsonl", labels)
+    write_json(folder / "classes.json", {label: name for label, (name, _) in data.classes.items()})
 
 
 def png_name(image: str) -> str:
@@ -248,7 +276,6 @@ def png_name(image: str) -> str:
 
 
 def _journal(folder: Path, unit: str, fingerprint: str, group: int, is_identified: bool) -> "Journal":
-    folder.mkdir(parents=True, exist_ok=True)
     return Journal(folder / f".attack.{unit}.jsonl" if is_identified else None, f"{fingerprint} {group}", group)
 
 
@@ -322,14 +349,18 @@ class Journal:
             return []
         head, *lines = self._lines() or [""]
         groups = list(self._complete_groups(lines)) if head == self._head else []
-        write_text(self.path, "".join(f"{line}\n" for line in (self._head, *map(json.dumps, groups))))
+        if groups:
+            write_text(self.path, "".join(f"{line}\n" for line in (self._head, *map(json.dumps, groups))))
+        else:
+            self.path.unlink(missing_ok=True)
         return [record for group in groups for record in group]
 
     def add(self, group: Sequence[dict[str, Any]]) -> None:
         """Append the records of a group."""
         if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(group) + "\n")
+                file.write((self._head + "\n" if file.tell() == 0 else "") + json.dumps(group) + "\n")
 
     @property
     def _head(self) -> str:

@@ -155,7 +155,10 @@ class CaptionGoal:
 
 
 class ImageGoal:
-    """The goal `image`: a caption no longer finds its image. `right` as of `CaptionGoal`."""
+    """The goal `image`: a caption no longer finds its image. `right` as of `CaptionGoal`.
+
+    Raises InputError for a caption that every image has.
+    """
 
     def __init__(
         self, name: str, similarities: Similarities, queries: Sequence[Query], items: Sequence[CaptionedImage]
@@ -165,6 +168,10 @@ class ImageGoal:
         for number, item in enumerate(items):
             for caption in item.captions:
                 self.owners.setdefault(caption, []).append(number)
+        for caption, owners in self.owners.items():
+            if len(owners) == len(items):
+                found = f"{caption!r} for every image"
+                raise InputError("captions", "images", found, "an image that does not have it, for changes of letters")
         before = self.margins(queries, [query.captions for query in queries])
         self.right = np.array([margin.item() < 0 for margin in before])
 

@@ -23,25 +23,25 @@ from rococo_jax.perturb.text.influence import without_word
 from rococo_jax.perturb.text.words import split_words
 
 Search = Generator[tuple[list[Candidate], int], np.ndarray, int]
-# Candidates of a query that are scored together.
-_AT_ONCE = 1024
+# Candidates of a query that are scored together: at most, and at first if a query ends with its first success.
+LARGEST_BLOCK, FIRST_BLOCK = 1024, 16
 
 
-def exhaustive(space: Space, count: int, width: int) -> Search:
+def exhaustive(space: Space, count: int, width: int, block_size: int) -> Search:
     """Score all altered captions with up to `count` changes; `width` is not used."""
     for changes in range(1, count + 1):
-        for block in _blocks(space.combinations(changes)):
+        for block in _blocks(space.combinations(changes), block_size):
             yield block, changes - 1
     return count
 
 
-def beam(space: Space, count: int, width: int) -> Search:
+def beam(space: Space, count: int, width: int, block_size: int) -> Search:
     """Score all altered captions with one change, then all further changes of the best `width` of each caption."""
     frontier: Iterable[Candidate] = space.combinations(1)
     complete, is_complete = 0, True
     for _ in range(count):
         scored: list[tuple[float, Candidate]] = []
-        for block in _blocks(frontier):
+        for block in _blocks(frontier, block_size):
             margins = yield block, complete
             scored.extend(zip(margins.tolist(), block, strict=True))
         complete += is_complete
@@ -51,7 +51,7 @@ def beam(space: Space, count: int, width: int) -> Search:
     return complete
 
 
-def greedy(space: Space, count: int, width: int) -> Search:
+def greedy(space: Space, count: int, width: int, block_size: int) -> Search:
     """Change the words whose removal raises the margin most, one after the other, each in the best way."""
     probes: list[Candidate] = []
     changes_of_word: dict[int, list[Change]] = {}
@@ -80,7 +80,11 @@ def greedy(space: Space, count: int, width: int) -> Search:
     return 0
 
 
-SEARCHES: dict[str, Callable[[Space, int, int], Search]] = {"exhaustive": exhaustive, "beam": beam, "greedy": greedy}
+SEARCHES: dict[str, Callable[[Space, int, int, int], Search]] = {
+    "exhaustive": exhaustive,
+    "beam": beam,
+    "greedy": greedy,
+}
 
 
 def _best_of_each_caption(scored: Sequence[tuple[float, Candidate]], count: int) -> list[Candidate]:
@@ -91,7 +95,9 @@ def _best_of_each_caption(scored: Sequence[tuple[float, Candidate]], count: int)
     return [candidate for candidates in by_caption.values() for candidate in candidates[:count]]
 
 
-def _blocks(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+def _blocks(candidates: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
+    """Yield blocks of `size` candidates, each twice as large as the one before, up to `LARGEST_BLOCK`."""
     candidates = iter(candidates)
-    while block := list(itertools.islice(candidates, _AT_ONCE)):
+    while block := list(itertools.islice(candidates, size)):
         yield block
+        size = min(2 * size, LARGEST_BLOCK)

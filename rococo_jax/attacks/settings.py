@@ -35,7 +35,7 @@ class CaptionAttack:
         lexicon: nouns, and what they imply.
         kinds: changes of words that are tried.
         known_words: insert only words that captions of the data contain.
-        search, width, queries, seed: see `Budget`; the seed decides the order of the changes.
+        search, width, queries, witness, seed: see `Budget`; the seed decides the order of the changes.
     """
 
     unit: str
@@ -48,11 +48,12 @@ class CaptionAttack:
     width: int = 8
     queries: int | None = None
     seed: int = 0
+    witness: str = "best"
 
     @property
     def budget(self) -> Budget:
         """The limits of the search."""
-        return Budget(max(self.budgets), self.queries, self.search, self.width)
+        return Budget(max(self.budgets), self.queries, self.search, self.width, self.witness)
 
     def as_json(self) -> dict[str, object]:
         """Return everything that decides a result, besides model and data."""

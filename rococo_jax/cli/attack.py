@@ -12,7 +12,7 @@ from rococo_jax.evaluation.options import EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
 if TYPE_CHECKING:  # JAX takes a second
-    from rococo_jax.attacks.run import AttackedModel
+    from rococo_jax.attacks.run import AttackedData, AttackedModel
     from rococo_jax.attacks.settings import CaptionAttack
     from rococo_jax.benchmarks.benchmark import Benchmark
     from rococo_jax.data.captions import CaptionedImage
@@ -26,6 +26,7 @@ EXAMPLES = """\
   rococo attack my_models.py:make_clip --images photos --captions captions.json --characters 1 --queries 500 --out out/x
   rococo attack models/a --images photos --captions captions.json --pixels 1/255,2/255,4/255 --norm linf \\
       --steps 100 --out out/pixels
+  rococo attack models/a --data DATA --benchmarks classes --pixels 1/255 --out out/classes
 Next: `rococo evaluate MODEL --images photos --annotations out/attack/annotations --out OUT`.
 If this command is interrupted, run it again: it resumes."""
 
@@ -61,7 +62,9 @@ class Options:
         out: output folder: attack.json, items.parquet, and annotations/ and attacked_images/, which `rococo evaluate`
             reads; of several models in a folder each, beside comparison.json
         data: folder in the documented layout, instead of --images and --captions
-        benchmarks: the benchmark under --data whose captions are attacked (default: the only one that ranks captions)
+        benchmarks: the benchmark under --data whose captions are attacked (default: the only one that ranks captions);
+            for --pixels alone also one with classes
+        templates: prompts of classes: 1, 5, 30 or 80 of ours, or a file with one template per line, {} for the class
         words: numbers of changed words, such as 1,2 (default: 1, without --characters and --pixels)
         characters: numbers of changed letters of the queries of text-to-image retrieval, such as 1,2
         pixels: radii of changes of pixels from 0 to 1, such as 1/255,2/255,4/255; only models of this project
@@ -78,6 +81,8 @@ class Options:
         search: try all changes; change the best candidates again; or change words in the order of their influence
         width: candidates of each caption that a beam keeps
         queries: largest number of altered captions that are scored for a query (default: no limit)
+        witness: altered caption to return: of the smallest successful changes the one with the highest margin, or the
+            first that is found, which ends the query and needs a fraction of the work
         universal: also search this number of altered captions that rank first for most images
         seed: seed of the order in which changes are tried (default: 0)
         pairs: images and captions
@@ -89,6 +94,7 @@ class Options:
     out: Annotated[str, Option("DIR", check=output_folder)]
     data: Annotated[str | None, Option("DATA")] = None
     benchmarks: Annotated[tuple[str, ...], Option("NAME")] = ()
+    templates: Annotated[str, Option("N|FILE")] = "80"
     words: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
     characters: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
     pixels: Annotated[tuple[float, ...], Option("E,E", check=radii)] = ()
@@ -105,6 +111,7 @@ class Options:
     search: Literal["exhaustive", "beam", "greedy"] = "exhaustive"
     width: Annotated[int, Option("N", flag="beam-width", least=1)] = 8
     queries: Annotated[int | None, Option("N", least=1)] = None
+    witness: Literal["best", "first"] = "best"
     universal: Annotated[int | None, Option("N", least=1)] = None
     seed: Annotated[int, Option("N")] = 0
     pairs: AttackedPairs
@@ -114,7 +121,7 @@ class Options:
 
 def run(options: Options) -> None:
     from rococo_jax.attacks.pixels import PixelAttack
-    from rococo_jax.attacks.run import AttackedData, attack_models
+    from rococo_jax.attacks.run import attack_models
     from rococo_jax.encoders.loading import load_encoder
     from rococo_jax.evaluation.model_list import read_models
     from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
@@ -122,13 +129,14 @@ def run(options: Options) -> None:
 
     set_gpu_options()
     enable_compilation_cache()
+    _check(options)
     compute, load_options = options.embedding.compute(), options.model.load_options()
     sources = {model.name: model.source for model in read_models(options.models)}
     attacks = _attacks(options)
     pixels = None
     if options.pixels:
         pixels = PixelAttack(options.pixels, options.norm, options.steps, options.restarts, options.loss, options.seed)
-    items, files, content = _data(options)
+    data = _data(options)
     folders = {name: Path(options.out) / (name if len(sources) > 1 else "") for name in sources}
 
     def load(name: str) -> "LoadedModel":
@@ -139,7 +147,7 @@ def run(options: Options) -> None:
     models, comparison = attack_models(
         load,
         folders,
-        AttackedData(items, files, content),
+        data,
         attacks,
         options.embedding.open_cache(),
         pixels=pixels,
@@ -147,11 +155,22 @@ def run(options: Options) -> None:
         universal=options.universal or 0,
     )
     for name, each in models.items():
-        _write_annotations(folders[name], items, each)
+        _write_annotations(folders[name], data.items, each)
     if comparison:
         write_json(Path(options.out) / "comparison.json", comparison)
     if not options.embedding.quiet:
         _print(models, comparison)
+
+
+def _check(options: Options) -> None:
+    """Raise InputError for an option without effect: the result would not be the requested one."""
+    from rococo_jax.errors import InputError
+
+    of_words = options.words or not (options.characters or options.pixels)
+    if options.universal and not of_words:
+        raise InputError("attack", "--universal", "no attack on words", "--words beside it")
+    if options.benchmarks and not options.data:
+        raise InputError("attack", "--benchmarks", ",".join(options.benchmarks), "--data beside it")
 
 
 def _attacks(options: Options) -> "list[CaptionAttack]":
@@ -164,7 +183,7 @@ def _attacks(options: Options) -> "list[CaptionAttack]":
         budgets["words"] = (1,)
     attack = CaptionAttack(
         "words", (), options.goal, open_lexicon(options.lexicon or ""), options.changes, options.inserted == "captions",
-        options.search, options.width, options.queries, options.seed,
+        options.search, options.width, options.queries, options.seed, options.witness,
     )  # fmt: skip
     return [
         dataclasses.replace(
@@ -178,40 +197,45 @@ def _attacks(options: Options) -> "list[CaptionAttack]":
     ]
 
 
-def _data(options: Options) -> "tuple[Sequence[CaptionedImage], Sequence[Any], str]":
-    """Return names and captions, files, and a hash of both.
+def _data(options: Options) -> "AttackedData":
+    """Return the images with their captions or classes.
 
-    Raises InputError: neither or both ways of naming data are used, or not one benchmark ranks captions.
+    Raises InputError: neither or both ways of naming data are used, or not one benchmark can be attacked.
     """
+    from rococo_jax.attacks.run import AttackedData
     from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import open_benchmarks
-    from rococo_jax.storage import hash_json
 
     if bool(options.data) == bool(options.pairs.images):
         found = "both" if options.data else "neither"
         raise InputError("rococo attack", "data", found, "--data, or --images and --captions")
     if options.pairs.images:
         pairs = options.pairs.read()
-        return pairs.items, pairs.paths, pairs.hash()
-    opened = open_benchmarks(Settings(mixed_galleries=()), data=options.data, names=options.benchmarks)
-    ranked = {benchmark.name: items for benchmark in opened if (items := captioned_images(benchmark))}
-    if len(ranked) != 1:
-        found = ", ".join(ranked) or "none that ranks captions"
-        raise InputError(options.data, "benchmarks", found, "one that ranks captions, named by --benchmarks")
-    (benchmark,) = (each for each in opened if each.name in ranked)
-    items, files = ranked[benchmark.name]
-    return items, files, hash_json(benchmark.fingerprint())
+        return AttackedData(pairs.items, pairs.paths, pairs.hash())
+    settings = Settings(mixed_galleries=(), templates=(options.templates,))
+    opened = open_benchmarks(settings, data=options.data, names=options.benchmarks)
+    usable = {benchmark.name: data for benchmark in opened if (data := captioned_images(benchmark))}
+    if not usable and options.pixels and not (options.words or options.characters):
+        usable = {benchmark.name: data for benchmark in opened if (data := labelled_images(benchmark))}
+    if len(usable) != 1:
+        found = ", ".join(usable) or "none that ranks captions"
+        wanted = "one that ranks captions, or for --pixels alone has classes, named by --benchmarks"
+        raise InputError(options.data, "benchmarks", found, wanted)
+    (data,) = usable.values()
+    return data
 
 
-def captioned_images(benchmark: "Benchmark") -> "tuple[list[CaptionedImage], list[Any]] | None":
+def captioned_images(benchmark: "Benchmark") -> "AttackedData | None":
     """Return the images of a benchmark's clean retrieval task with their captions, and the files; None without one."""
     import numpy as np
 
+    from rococo_jax.attacks.run import AttackedData
     from rococo_jax.benchmarks.tables import ORIGINALS
     from rococo_jax.benchmarks.tasks.rank import IMAGE_TO_TEXT
     from rococo_jax.benchmarks.variants import CLEAN
     from rococo_jax.data.captions import CaptionedImage
+    from rococo_jax.storage import hash_json
 
     tasks = (task for task in benchmark.tasks if task.name == IMAGE_TO_TEXT and task.variant == CLEAN)
     task, files = next(tasks, None), benchmark.image_sets.get(ORIGINALS)
@@ -223,7 +247,31 @@ def captioned_images(benchmark: "Benchmark") -> "tuple[list[CaptionedImage], lis
         CaptionedImage(benchmark.images[image], tuple(texts[(task.gallery_group == image) & ~task.gallery_altered]))
         for image in images
     ]
-    return items, [files.paths[image] for image in images]
+    return AttackedData(items, [files.paths[image] for image in images], hash_json(benchmark.fingerprint()))
+
+
+def labelled_images(benchmark: "Benchmark") -> "AttackedData | None":
+    """Return the images of a benchmark's first classification task, with labels as captions; None without one."""
+    from rococo_jax.attacks.run import AttackedData
+    from rococo_jax.benchmarks.tables import ORIGINALS
+    from rococo_jax.benchmarks.tasks.classify import ClassifyTask
+    from rococo_jax.data.captions import CaptionedImage
+    from rococo_jax.storage import hash_json
+
+    task = next((task for task in benchmark.tasks if isinstance(task, ClassifyTask)), None)
+    files = benchmark.image_sets.get(ORIGINALS)
+    if task is None or not hasattr(files, "paths"):
+        return None
+    named = benchmark.conditions["classes"]
+    labels = sorted(named, key=lambda label: (named[label], label))  # the order of the task's classes
+    items = [
+        CaptionedImage(benchmark.images[image], (labels[label],))
+        for image, label in zip(task.image_names.tolist(), task.label.tolist(), strict=True)
+    ]
+    prompts = ([benchmark.texts[row] for row in rows] for rows in task.prompts.tolist())
+    classes = {label: (named[label], each) for label, each in zip(labels, prompts, strict=True)}
+    paths = [files.paths[image] for image in task.image_names.tolist()]
+    return AttackedData(items, paths, hash_json([benchmark.fingerprint(), classes]), classes)
 
 
 def _write_annotations(folder: Path, items: "Sequence[CaptionedImage]", model: "AttackedModel") -> None:

@@ -215,7 +215,7 @@ def _find_in_folders(
         raise InputError(source, "images", problem, "a folder that holds them")
     if missing and not allow_missing:
         problem = f"{len(missing)} of {len(items)} images in none of {all_folders}; the first is {missing[0]!r}"
-        raise InputError(source, "images", problem, "all of them, or allow_missing_images")
+        raise InputError(source, "images", problem, "all of them, or `allow_missing_images`")
     return paths
 
 

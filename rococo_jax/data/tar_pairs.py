@@ -319,7 +319,7 @@ def open_tars(name: str, *, allow_missing: bool = False, caption: str = "") -> T
     if skipped:
         if not allow_missing:
             raise InputError(
-                name, "samples", incomplete_samples, "an image and a caption in each, or allow_missing_images"
+                name, "samples", incomplete_samples, "an image and a caption in each, or `allow_missing_images`"
             )
         say(f"{name}: {skipped:,} samples left out: {incomplete_samples}")
     captions = sum(tar["captions"] for tar in pairs.summaries)

@@ -82,6 +82,22 @@ def test_a_larger_budget_finds_what_a_smaller_one_finds(attack, search):
         assert {certificate(record, 1) for record in records} <= {"broken", "open"}
 
 
+@pytest.mark.parametrize("search", ["exhaustive", "beam", "greedy"])
+def test_the_first_witness_has_the_size_of_the_best_one_and_needs_fewer_tries(attack, search, monkeypatch):
+    monkeypatch.setattr("rococo_jax.attacks.captions.FIRST_BLOCK", 2)
+    first, best = (
+        attack(LovesATrigger(), attack_of(search=search, witness=name), out=name) for name in ("first", "best")
+    )
+    for one, other in zip(first.records["words"], best.records["words"], strict=True):
+        same = ("smallest", "first", "candidates", "right")
+        assert [one[key] for key in same] == [other[key] for key in same]
+        assert one["margin"] <= other["margin"] and (one["smallest"] is None) == (one["margin"] < 0)
+        assert [certificate(one, count) for count in (1, 2)] == [certificate(other, count) for count in (1, 2)]
+        assert one["tried"] <= other["tried"]
+    tried = [results.summary["results"]["words"]["tried"] for results in (first, best)]
+    assert search == "greedy" or tried[0] < 0.8 * tried[1]
+
+
 def test_beam_is_exhaustive_for_one_change_and_finds_the_others(model, attack):
     both = (attack(model, attack_of(search=name), out=name).records["words"] for name in ("exhaustive", "beam"))
     exhaustive, beam = both

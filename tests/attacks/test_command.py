@@ -58,31 +58,33 @@ def test_several_models_are_compared_and_attacks_transferred(world):
         assert tested[name]["r1"] == pytest.approx(values[name]["r1_2"])
 
 
-def test_results_have_the_same_bytes_on_any_number_of_devices_and_for_any_batch(world):
-    command = [
-        sys.executable,
-        "-m",
-        "rococo_jax",
-        *words(world, "demo:plain", "two"),
-        "--words",
-        "1",
-        "--batch-size",
-        "3",
-    ]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_cpu_parallel_codegen_split_count=1"}
-    subprocess.run(command, check=True, cwd=CHECKOUT, env={**os.environ, **flags}, capture_output=True)
-    assert main([*words(world, "demo:plain", "eight")]) == 0
-    for name in ("attack.json", "items.parquet", "annotations/attacked.json"):
-        assert (world / "two" / name).read_bytes() == (world / "eight" / name).read_bytes()
+@pytest.fixture(scope="module")
+def both(world):
+    """The folders of one attack on words and pixels, by number of devices, with a batch size each."""
+    options, folders = "--words 1 --pixels 1/255,6/255 --steps 4 --loss margin --batch-size".split(), {}
+    for count, batch in ((1, 2), (2, 3), (8, 5)):
+        folders[count] = world / f"on_{count}"
+        command = [*words(world, "demo:plain", f"on_{count}"), *options, str(batch)]
+        if count == 8:
+            assert main(command) == 0
+            continue
+        flags = f"--xla_force_host_platform_device_count={count} --xla_cpu_parallel_codegen_split_count=1"
+        environment = {**os.environ, "XLA_FLAGS": flags}
+        module = [sys.executable, "-m", "rococo_jax"]
+        subprocess.run([*module, *command], check=True, cwd=CHECKOUT, env=environment, capture_output=True)
+    return folders
 
 
-def test_evaluate_counts_the_attacked_images_alike(world):
-    command = [sys.executable, "-m", "rococo_jax", *words(world, "demo:plain", "pixels")]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1 --xla_cpu_parallel_codegen_split_count=1"}
-    command += "--pixels 1/255,6/255 --steps 4".split()
-    subprocess.run(command, check=True, cwd=CHECKOUT, env={**os.environ, **flags}, capture_output=True)
-    results = json.loads((world / "pixels/attack.json").read_text())["results"]["pixels"]
-    attacked, out = world / "pixels/attacked_images", world / "evaluated_pixels"
+def test_results_have_the_same_bytes_on_any_number_of_devices_and_for_any_batch(both):
+    names = sorted(path.relative_to(both[1]) for path in both[1].rglob("*") if path.is_file())
+    assert {path.suffix for path in names} == {".json", ".parquet", ".png"}
+    for count in (2, 8):
+        assert [name for name in names if (both[count] / name).read_bytes() != (both[1] / name).read_bytes()] == []
+
+
+def test_evaluate_counts_the_attacked_images_alike(both, tmp_path):
+    results = json.loads((both[1] / "attack.json").read_text())["results"]["pixels"]
+    attacked, out = both[1] / "attacked_images", tmp_path / "evaluated_pixels"
     command = f"evaluate demo:plain --images {attacked}/images --annotations {attacked}/annotations --out {out}"
     assert main([*command.split(), *"--mixed-galleries none --no-report".split()]) == 0
     frame = read_results(out)
@@ -100,16 +102,48 @@ def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
     assert one["results"]["words"]["values"]["r1"] == two["results"]["words"]["values"]["r1"]
 
 
+def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, tmp_path, expect_refusal):
+    for label, numbers in {"cat": (0, 3), "race_car": (1, 2), "tree": (4,)}.items():
+        folder = tmp_path / "data/classes/images" / label
+        folder.mkdir(parents=True)
+        for number in numbers:
+            (folder / f"{number}.png").symlink_to((world / "images" / f"{number}.png").resolve())
+    attack = f"attack demo:plain --data {tmp_path}/data --benchmarks classes --templates 5 --no-cache"
+    expect_refusal(f"{attack} --words 1 --out {tmp_path}/x", "for --pixels alone has classes")
+    assert main([*attack.split(), *f"--pixels 2/255 --steps 2 --loss margin --out {tmp_path}/out".split()]) == 0
+    values = json.loads((tmp_path / "out/attack.json").read_text())["results"]["pixels"]["values"]
+    top1 = []
+    attacked = (
+        f"--images {tmp_path}/out/attacked_images/images --annotations {tmp_path}/out/attacked_images/annotations"
+    )
+    for name, data in (("clean", f"--data {tmp_path}/data --benchmarks classes"), ("attacked", attacked)):
+        out = tmp_path / name
+        command = f"evaluate demo:plain {data} --tasks classes --templates 5 --no-report --out {out}"
+        assert main(command.split()) == 0
+        frame = read_results(out)
+        top1 += frame[(frame.metric == "top1") & (frame.variant == "clean")].value.tolist()
+    assert top1 == pytest.approx([values["r1"], values["r1_2/255"]])
+    assert values["r1_2/255"] < values["r1"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"lexicon": {"groups": [{"concept": "fish", "nouns": ["carp", "eel"]}]}}, "nouns of the lexicon: found none"),
         ({"captions": [{"image": "0.png", "caption": ["Nothing here"]}], "options": "--changes attribute,order"},
          "captions: words: found no word that attribute, order can change"),
-        ({"options": "--changes nouns"}, "attack: changes: found 'nouns'"),
+        ({"options": "--changes nouns"}, "attack: --changes: found 'nouns'"),
         ({"options": "--words 0"}, "--words: numbers: found 0"),
         ({"options": "--data x"}, "rococo attack: data: found both; wanted --data, or --images and --captions"),
         ({"options": "--by pairs"}, "score_pairs: found none"),
+        ({"options": "--characters 1 --universal 2"}, "attack: --universal: found no attack on words; wanted --words"),
+        ({"options": "--benchmarks mine"}, "attack: --benchmarks: found mine; wanted --data beside it"),
+        ({"captions": [{"image": "none.png", "caption": ["A dog"]}, {"image": "0.png", "caption": ["A cat"]}]},
+         "wanted all of them, or --allow-missing-images"),
+        ({"captions": [{"image": "0.png", "caption": ["A dog"]}], "options": "--characters 1"},
+         "captions: images: found 'A dog' for every image"),
+        ({"captions": [{"image": "0.png", "caption": ["A dog", "A cat"]}], "options": "--pixels 1/255"},
+         "captions: texts: found only true ones of 0.png; wanted a wrong text for each image"),
         ({"options": "--pixels 0"}, "attack: --pixels: found 0; wanted a radius above 0, at most 1"),
         ({"options": "--pixels 1/255,2"}, "attack: --pixels: found 2; wanted"),
         ({"options": "--pixels tiny"}, "--pixels: numbers: found tiny"),

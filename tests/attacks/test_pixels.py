@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from rococo_jax import load_model
 from rococo_jax.attacks.pixel_attack import MASKED, PixelAttacker
@@ -20,8 +21,10 @@ from rococo_jax.attacks.pixels import (
     stages,
     to_8_bits,
 )
+from rococo_jax.attacks.run import Journal, attack_models
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.runtime import make_mesh
-from tests.attacks.worlds import ITEMS
+from tests.attacks.worlds import ITEMS, data_of
 
 SHAPE = (6, 4, 4, 3)
 # Steps and restarts of attacks, each a prefix of the next.
@@ -134,8 +137,6 @@ def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
     records, images = run((2 / 255, 8 / 255), steps=10)
     attacker = PixelAttacker(model, ITEMS, paths, PixelAttack((8 / 255,)))
     margins = attacker.margins(images)
-    from PIL import Image
-
     for record, margin, image, path in zip(records, margins, images, paths, strict=True):
         assert record["margin"] == pytest.approx(margin, abs=1e-5)
         change = image.astype(int) - model.prepare(Image.open(path)).astype(int)
@@ -150,3 +151,37 @@ def test_other_losses_fool_as_well(run, loss):
     right = sum(record["right"] for record in by_margin)
     fooled = [sum(record["smallest"] is not None for record in records) for records in (by_loss, by_margin)]
     assert fooled[0] >= fooled[1] - 1 and fooled[1] >= right - 1
+
+
+def test_a_killed_attack_resumes_with_the_same_bytes(model, paths, tmp_path, monkeypatch):
+    monkeypatch.setattr("rococo_jax.attacks.pixel_attack._CPU_IMAGES", 2)
+    attacked: list[str] = []
+    pixels = PixelAttack((2 / 255,), steps=2)
+
+    def run(out):
+        folders = {model.name: tmp_path / out}
+        attack_models(lambda name: model, folders, data_of(paths), [], EmbeddingCache(None), pixels=pixels)
+        return {path.name: path.read_bytes() for path in (tmp_path / out).rglob("*") if path.is_file()}
+
+    whole = run("whole")
+    add = Journal.add
+
+    def add_and_stop(self, group):
+        add(self, group)
+        attacked.extend(record["image"] for record in group)
+        if len(attacked) <= 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "add", add_and_stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run("cut")
+    with (tmp_path / "cut/.attack.pixels.jsonl").open("a") as journal:
+        journal.write('[{"image": "cut off')
+    assert run("cut") == whole and len(whole) == len(ITEMS) + 3
+    assert attacked == [item.image for item in ITEMS]
+    # Groups that start elsewhere: the result of an image depends neither on its place nor on the others.
+    for group, images in PixelAttacker(model, ITEMS, paths, pixels).run(start=1):
+        for record, image in zip(group, images, strict=True):
+            with Image.open(tmp_path / "whole/attacked_images/images" / record["image"]) as written:
+                assert np.array_equal(written, image)
