@@ -33,8 +33,8 @@ TOWERS = {
 
 @pytest.mark.parametrize("tower", TOWERS)
 def test_bfloat16_gradients_do_not_depend_on_the_number_of_devices(tower):
-    """But for values that lie between two of bfloat16, which a float32 sum in another order may round to the other: up
-    to 8e-4 of the largest element here, where sums in bfloat16 give 2e-2 to 9e-2.
+    """But for the order of float32 sums over rows: up to 5e-7 of the largest element here, where sums in bfloat16 give
+    2e-2 to 9e-2. A row is rounded to bfloat16 at the same places, whatever the number of rows beside it.
     """
     spec, inputs = TOWERS[tower]
     weights = np.random.default_rng(1).normal(size=16).astype(np.float32)
@@ -49,14 +49,15 @@ def test_bfloat16_gradients_do_not_depend_on_the_number_of_devices(tower):
         arguments = jax.device_put(
             (drawn_parameters(spec), inputs), (placed(PartitionSpec()), placed(PartitionSpec(AXES)))
         )
-        # The compiler may leave out roundings where it fuses, and fuses a shard otherwise than a whole batch.
-        exact = {"xla_allow_excess_precision": False}
+        # The compiler may leave out roundings where it fuses, and fuses a shard otherwise than a whole batch. So do the
+        # kernels of YNNPACK: they leave out those inside of a fusion, such as that of logits before their softmax.
+        exact = {"xla_allow_excess_precision": False, "xla_cpu_experimental_ynn_fusion_type": ""}
         return jax.device_get(jax.jit(jax.grad(loss), compiler_options=exact)(*arguments))
 
     expected = gradients(1)
     for path, gradient in gradients(8).items():
         scale = max(np.abs(expected[path]).max(), 1e-8)
-        np.testing.assert_allclose(gradient, expected[path], rtol=0, atol=1e-3 * scale, err_msg=path)
+        np.testing.assert_allclose(gradient, expected[path], rtol=0, atol=1e-5 * scale, err_msg=path)
 
 
 @pytest.mark.parametrize("shape", [(3200, 8), (64, 50, 8)])
