@@ -52,7 +52,7 @@ def escaped(text: Text) -> str:
     r"""Escape text for LaTeX; a letter that pdflatex cannot write without further packages becomes its code point.
 
     >>> escaped("a_b & 5 % −1 #2 ~x^2"), escaped("é ŏ 中")
-    ("a\\_b \\& 5 \\% $-$1 \\#2 \\textasciitilde{}x\\textasciicircum{}2", "\\'{e} \\u{o} {[}U+4E2D{]}")
+    ('a\\_b \\& 5 \\% $-$1 \\#2 \\textasciitilde{}x\\textasciicircum{}2', "\\'{e} \\u{o} {[}U+4E2D{]}")
     """
     plain = text.striptags() if isinstance(text, Markup) else text
     # Line breaks and control characters; a space that LaTeX knows, such as a thin one, stays.
