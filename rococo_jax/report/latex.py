@@ -39,15 +39,20 @@ _ACCENTS: Mapping[str, str] = {
     **{"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": "."},
     **{"\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c", "\u0328": "k"},
 }
-# Up to how many columns a table has letters of which size, and the lines of a page, below caption and headings.
-_SIZES = ((6, "", 32), (9, r"\footnotesize", 38), (10_000, r"\scriptsize", 48))
+# Up to how many columns a table has letters of which size, with which for the lines below a text, and how many lines of
+# a page are left by caption and headings.
+_SIZES = (
+    (4, "", r"\scriptsize", 32),
+    (6, r"\footnotesize", r"\scriptsize", 38),
+    (10_000, r"\scriptsize", r"\tiny", 44),
+)
 
 
 def escaped(text: Text) -> str:
     r"""Escape text for LaTeX; a letter that pdflatex cannot write without further packages becomes its code point.
 
     >>> escaped("a_b & 5 % −1 #2 ~x^2"), escaped("é ŏ 中")
-    ("a\\_b \\& 5 \\% $-$1 \\#2 \\textasciitilde{}x\\textasciicircum{}2", "\\'{e} \\u{o} {[}U+4E2D{]}")
+    ('a\\_b \\& 5 \\% $-$1 \\#2 \\textasciitilde{}x\\textasciicircum{}2', "\\'{e} \\u{o} {[}U+4E2D{]}")
     """
     plain = text.striptags() if isinstance(text, Markup) else text
     # Line breaks and control characters; a space that LaTeX knows, such as a thin one, stays.
@@ -73,10 +78,10 @@ def latex_table(table: Table, notes: Sequence[str] = ()) -> str:
         notes: sentences of the footnote, after those of the table.
     """
     columns = len(table.heads)
-    size, most_lines = next((size, lines) for most, size, lines in _SIZES if columns <= most)
+    size, small, most_lines = next(each[1:] for each in _SIZES if columns <= each[0])
     alignment = "".join("l" if head.words else "r" for head in table.heads)
-    heads = [*_group_lines(table), *_row_lines([Cell(head.label, head.small) for head in table.heads])]
-    body = [[_row_lines(row) for row in table.rows], [_row_lines(row) for row in table.references]]
+    heads = [*_group_lines(table), *_row_lines([Cell(head.label, head.small) for head in table.heads], small)]
+    body = [[_row_lines(row, small) for row in rows] for rows in (table.rows, table.references)]
     pages: list[list[str]] = [[]]
     for place, rows in enumerate(body):
         for number, lines in enumerate(rows):
@@ -89,7 +94,7 @@ def latex_table(table: Table, notes: Sequence[str] = ()) -> str:
         part = f", part {number} of {len(pages)}" if len(pages) > 1 else ""
         text += [r"\begin{table}[tbp]", rf"\centering{size}", rf"\caption{{{escaped(table.caption + part)}}}"]
         text += [
-            rf"\setlength{{\tabcolsep}}{{{4 if size else 6}pt}}",
+            rf"\setlength{{\tabcolsep}}{{{3 if size else 6}pt}}",
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
         ]
@@ -111,12 +116,12 @@ def _group_lines(table: Table) -> list[str]:
     return [" & ".join(cells) + r" \\", " ".join(rules)]
 
 
-def _row_lines(cells: Sequence[Cell]) -> list[str]:
+def _row_lines(cells: Sequence[Cell], small_type: str) -> list[str]:
     """Return a line of texts, and one of smaller type for each line below them."""
     lines = [[_text(cell) for cell in cells]]
     for number in range(max(len(cell.small) for cell in cells)):
         small = [escaped(cell.small[number]) if number < len(cell.small) else "" for cell in cells]
-        lines.append([rf"{{\scriptsize {text}}}" if text else "" for text in small])
+        lines.append([rf"{{{small_type} {text}}}" if text else "" for text in small])
     rows = [" & ".join(line) + r" \\" for line in lines]
     return rows if len(rows) == 1 else [*rows[:-1], rf"{rows[-1]}[2pt]"]
 
