@@ -24,6 +24,7 @@ EXAMPLES = """\
   rococo compare out --reference clip-b32 --margin 1
   rococo compare out --metrics r5,fr1 --json
   rococo compare out --all > comparison.md
+  rococo compare out --cite > papers.bib
   rococo compare out/tonight --baseline baseline --fail-on worse --metrics r1,fr1
 
 The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
@@ -53,6 +54,7 @@ class Options:
             excluded); text-bias; several with commas
         all: print every primary difference with its interval, corrected p and detectable effect
         json: print the rows as JSON
+        cite: print BibTeX of the benchmarks that the results are of, and of this software, instead of the comparison
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -64,6 +66,7 @@ class Options:
     baseline: Annotated[str | None, Option("RESULTS")] = None
     all: bool = False
     json: bool = False
+    cite: bool = False
 
     def __post_init__(self):
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
@@ -89,6 +92,9 @@ def run(options: Options) -> int:
     baseline = () if options.baseline is None else _results_of_one_model(options.baseline)
     # The reference is the first model that is named.
     groups = group_by_fingerprint(load_results([*baseline, *options.results]))
+    if options.cite:
+        print(_citations(groups))
+        return 0
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
         fields = ", ".join(dict.fromkeys(field for group in groups for field in _fields(group)))
@@ -133,6 +139,17 @@ def run(options: Options) -> int:
         for line in left_out:
             print(f"- {escaped(line)}")
     return _exit_code(options, groups, comparisons, baseline)
+
+
+def _citations(groups: "Sequence[Group]") -> str:
+    """Return BibTeX of the benchmarks of results; one that this version does not know has no entry."""
+    from rococo_jax.benchmarks.benchmark import known_benchmarks
+    from rococo_jax.benchmarks.citations import bibtex
+
+    runs = [run for group in groups for run in group.runs]
+    names = dict.fromkeys(run.benchmark_of(task) for run in runs for task in run.tasks)
+    known = known_benchmarks()
+    return bibtex(known[name] for name in names if name in known)
 
 
 def _results_of_one_model(source: str) -> "list[Path]":
