@@ -25,6 +25,7 @@ EXAMPLES = """\
   rococo compare out --metrics r5,fr1 --json
   rococo compare out --all > comparison.md
   rococo compare out --format latex > comparison.tex
+  rococo compare out --cite > papers.bib
   rococo compare out/tonight --baseline baseline --fail-on worse --metrics r1,fr1
 
 The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
@@ -55,6 +56,7 @@ class Options:
         all: print every primary difference with its interval, corrected p and detectable effect
         json: print the rows as JSON
         format: table (Markdown in a file or a pipe) or latex, which needs the package booktabs
+        cite: print BibTeX of the benchmarks that the results are of, and of this software, instead of the comparison
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -67,6 +69,7 @@ class Options:
     all: bool = False
     json: bool = False
     format: Literal["table", "latex"] = "table"
+    cite: bool = False
 
     def __post_init__(self):
         if self.json and self.format != "table":
@@ -96,6 +99,9 @@ def run(options: Options) -> int:
     baseline = () if options.baseline is None else _results_of_one_model(options.baseline)
     # The reference is the first model that is named.
     groups = group_by_fingerprint(load_results([*baseline, *options.results]))
+    if options.cite:
+        print(_citations(groups))
+        return 0
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
         fields = ", ".join(dict.fromkeys(field for group in groups for field in _fields(group)))
@@ -143,6 +149,17 @@ def run(options: Options) -> int:
         for line in left_out:
             print(f"- {escaped(line)}")
     return _exit_code(options, groups, comparisons, baseline)
+
+
+def _citations(groups: "Sequence[Group]") -> str:
+    """Return BibTeX of the benchmarks of results; one that this version does not know has no entry."""
+    from rococo_jax.benchmarks.benchmark import known_benchmarks
+    from rococo_jax.benchmarks.citations import bibtex
+
+    runs = [run for group in groups for run in group.runs]
+    names = dict.fromkeys(run.benchmark_of(task) for run in runs for task in run.tasks)
+    known = known_benchmarks()
+    return bibtex(known[name] for name in names if name in known)
 
 
 def _results_of_one_model(source: str) -> "list[Path]":

@@ -35,19 +35,24 @@ class Options:
 
 def run(options: Options) -> None:
     from rococo_jax.errors import InputError
-    from rococo_jax.report import page_path, write_report
+    from rococo_jax.report import page_path, write_compared
+    from rococo_jax.report.collection import group_by_fingerprint, load_results, runs_of
+    from rococo_jax.report.comparison import compare_groups
 
-    concepts = page_path(options.out, "--out").with_suffix(".concepts.csv")
+    page = page_path(options.out, "--out")
+    results = load_results(options.results)
     if options.concepts:
         from rococo_jax.perturb.text.lexicon import open_lexicon
-        from rococo_jax.report.collection import load_results, runs_of
         from rococo_jax.report.concepts import write_concepts
 
-        write_concepts(concepts, runs_of(load_results(options.results)), open_lexicon(options.lexicon))
+        concepts = page.with_suffix(".concepts.csv")
+        write_concepts(concepts, runs_of(results), open_lexicon(options.lexicon))
         print(f"{concepts}: by concept group and replaced word")
+    groups = group_by_fingerprint(results)
     try:
-        page, table = write_report(options.results, options.out, options.reference)
+        comparisons = compare_groups(groups, options.reference)
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
+    page, table = write_compared(groups, comparisons, page)
     print(f"{page}: the page; {table}: the same numbers as CSV; {page.with_suffix('.md')}: as Markdown")

@@ -33,7 +33,7 @@ class Comparison:
         task: its name.
         runs: the models that measured the task, in the order of the leaderboard.
         reference: the model that all others are compared with.
-        rows: in the order of the leaderboard, variant by variant.
+        rows: in the order of the command line, variant by variant.
         family: the differences that are corrected together, in words.
     """
 

@@ -13,7 +13,7 @@ Both [ours]. A caption that differs from its original in several words or none, 
 
 import difflib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.intervals import share_interval
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.report.collection import Run
+from rococo_jax.report.blocks import Cell, Folded, Head, Note, Part, Table, estimate_cell
+from rococo_jax.report.collection import Estimate, Run
+from rococo_jax.report.vocabulary import count, task_label, variant_label
 from rococo_jax.storage import write_csv_rows
 
 NONE = "(none)"
@@ -47,6 +49,10 @@ def replaced_word(original: str, altered: str) -> str | None:
     ('dog', None)
     """
     old, new = alphanumeric_runs(original), alphanumeric_runs(altered)
+    if len(old) == len(new):  # the usual case
+        differing = {word for word, other in zip(old, new, strict=True) if word != other} - _ARTICLES
+        if len(differing) == 1:
+            return differing.pop()
     matches = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     words = {word for tag, start, end, _, _ in matches if tag == "replace" for word in old[start:end]} - _ARTICLES
     return words.pop() if len(words) == 1 else None
@@ -57,16 +63,93 @@ def concept_rows(run: Run, lexicon: Lexicon) -> Iterator[dict[str, Any]]:
 
     Raises InputError: a table is damaged or belongs to other results.
     """
-    queries = _queries(run.path.with_name(PER_QUERY))
-    for (task, variant), pairs in _pairs(run.path.with_name(PAIRS)).items():
-        names = [_names(lexicon, replaced_word(right, wrong)) for _, right, wrong, _ in pairs]
-        for level, least in (("concept", 1), ("word", LEAST_PAIRS)):
-            keys = [(concept, word if level == "word" else "") for concept, word in names]
-            images = sorted({image for image, *_ in pairs})
-            counted = _counts(images, pairs, keys, queries.get((task, variant), {}), least)
-            about = {"model": run.label, "task": task, "variant": variant, "level": level}
-            for (concept, word), metric, numbers in counted:
-                yield {**about, "concept": concept, "word": word, "metric": metric, **numbers}
+    for file in run.files:
+        names = {stored: task for task, stored in file.tasks.items()}
+        queries = _queries(file.path.with_name(PER_QUERY))
+        for (task, variant), pairs in _pairs(file.path.with_name(PAIRS)).items():
+            if task in names:
+                about = {"model": run.label, "task": names[task], "variant": variant}
+                yield from _rows_of_variant(about, pairs, queries.get((task, variant), {}), lexicon)
+
+
+def _rows_of_variant(
+    about: dict[str, str],
+    pairs: Sequence[tuple[str, str, str, float]],
+    queries: dict[str, tuple[int, int]],
+    lexicon: Lexicon,
+) -> Iterator[dict[str, Any]]:
+    names = [_names(lexicon, replaced_word(right, wrong)) for _, right, wrong, _ in pairs]
+    images = sorted({image for image, *_ in pairs})
+    for level, least in (("concept", 1), ("word", LEAST_PAIRS)):
+        keys = [(concept, word if level == "word" else "") for concept, word in names]
+        for (concept, word), metric, numbers in _counts(images, pairs, keys, queries, least):
+            yield {**about, "level": level, "concept": concept, "word": word, "metric": metric, **numbers}
+
+
+def add_replaced_words(rows: Any, folder: Path, lexicon: Lexicon) -> Any:
+    """Return rows of a `per_query.parquet`, a data frame, with the columns `replaced_word` and `replaced_group`.
+
+    Both are tuples with an entry for each altered caption of the query or item; None in rows without altered captions.
+    """
+    named: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for (task, variant), pairs in _pairs(folder / PAIRS).items():
+        for image, right, wrong, _ in pairs:
+            named.setdefault((task, variant, image), []).append(_names(lexicon, replaced_word(right, wrong)))
+    words: list[tuple[str, ...] | None] = []
+    groups: list[tuple[str, ...] | None] = []
+    wrongs = rows["wrong_caption"] if "wrong_caption" in rows else [None] * len(rows)
+    captions = rows["caption"] if "caption" in rows else [None] * len(rows)
+    images = rows["image"] if "image" in rows else [None] * len(rows)
+    for task, variant, image, caption, wrong in zip(
+        rows["task"], rows["variant"], images, captions, wrongs, strict=True
+    ):
+        if isinstance(wrong, str) and isinstance(caption, str):
+            names = [_names(lexicon, replaced_word(caption, wrong))]
+        else:
+            names = named.get((task, variant, image), [])
+        groups.append(tuple(concept for concept, _ in names) or None)
+        words.append(tuple(word for _, word in names) or None)
+    return rows.assign(replaced_word=words, replaced_group=groups)
+
+
+# Rows of a table of the page; report --concepts writes all.
+_MOST_ROWS = 12
+
+
+def concepts_part(runs: Sequence[Run], lexicon: Lexicon) -> Part | None:
+    """Return FR@1 by the concept group of the replaced word, a table for each task and variant; None without pairs."""
+    tables: dict[tuple[str, str], dict[str, dict[str, dict[str, Any]]]] = {}
+    for run in runs:
+        for row in concept_rows(run, lexicon):
+            if (row["level"], row["metric"]) == ("concept", "fr1"):
+                rows = tables.setdefault((row["task"], row["variant"]), {})
+                rows.setdefault(row["concept"], {})[run.label] = row
+    if not tables:
+        return None
+    note = (
+        "FR@1 of the images with a caption in which a word of the group was replaced, whichever altered caption ranked "
+        "first. The largest groups; rococo report --concepts writes all, single words and preference."
+    )
+    labels = [run.label for run in runs]
+    folded = []
+    for (task, variant), rows in tables.items():
+        name = f"{task_label(task)}, {variant_label(variant).lower()}"
+        folded.append(Folded(name, [_concept_table(name, rows, labels)], open=not folded))
+    return Part("By replaced word", [Note(note), *folded], "task")
+
+
+def _concept_table(name: str, rows: Mapping[str, Mapping[str, dict[str, Any]]], models: Sequence[str]) -> Table:
+    """Return a row for each concept group, with a column for each model."""
+    heads = [Head("Concept group", words=True), Head("Images"), *(Head(model) for model in models)]
+    cells = []
+    for concept, of_model in list(rows.items())[:_MOST_ROWS]:
+        first = next(iter(of_model.values()))
+        numbers = [
+            estimate_cell(Estimate(row["value"], row["low"], row["high"]) if row else Estimate(None))
+            for row in map(of_model.get, models)
+        ]
+        cells.append([Cell(concept), Cell(count(first["images"]), value=first["images"]), *numbers])
+    return Table(f"FR@1 by replaced word, {name}", heads, cells, sortable=len(cells) > 1)
 
 
 def _names(lexicon: Lexicon, word: str | None) -> tuple[str, str]:

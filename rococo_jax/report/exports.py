@@ -10,8 +10,10 @@ from typing import Any
 from rococo_jax.errors import InputError, missing_library
 from rococo_jax.evaluation.table_metadata import read_rows as read_table_rows
 from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results, tasks_of
 from rococo_jax.report.comparison import Comparisons, Family, compare_groups
+from rococo_jax.report.concepts import add_replaced_words
 from rococo_jax.report.primary import primary_metrics
 from rococo_jax.report.vocabulary import in_reading_order, order_variants
 from rococo_jax.storage import hash_json, write_csv_rows
@@ -141,10 +143,13 @@ def read_rows(*sources: Any) -> Any:
     """Return the rows that all numbers are computed from, as a `pandas.DataFrame`: `per_query.parquet` of each model.
 
     The first column is `model`; the others are described in `evaluation.counts`. A column that a kind of task does not
-    have is missing in its rows.
+    have is missing in its rows. The last two are tuples with an entry for each altered caption of the query or item:
+    `replaced_word`, in its singular, and `replaced_group`, its concept group in the lexicon; None without any.
 
     >>> rows = read_rows("out")                                                           # doctest: +SKIP
     >>> rows[rows.variant == "danger"].groupby("model").r1.mean()                         # doctest: +SKIP
+    >>> words = rows.explode(["replaced_word", "replaced_group"])                         # doctest: +SKIP
+    >>> words.groupby(["model", "replaced_group"]).preference.mean()                      # doctest: +SKIP
 
     Args:
         sources: results files, or folders that contain them.
@@ -153,14 +158,14 @@ def read_rows(*sources: Any) -> Any:
         InputError: as `read_results`, or a folder has no `per_query.parquet`.
     """
     pd = pandas_for("read_rows")
-    tables = []
+    tables, lexicon = [], shipped_lexicon()
     for run in (run for group in groups_of("read_rows", sources) for run in group.runs):
         for file in run.files:
             table = read_table_rows(file.table, "the table of queries that `rococo evaluate` writes").to_pandas()
             names = {name: task for task, name in file.tasks.items()}
             table = table[table["task"].isin(names)].assign(task=lambda each, names=names: each["task"].map(names))
             table.insert(0, "model", run.label)
-            tables.append(table)
+            tables.append(add_replaced_words(table, file.path.parent, lexicon))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -11,9 +11,11 @@ from rococo_jax.evaluation.conditions import flatten
 from rococo_jax.evaluation.examples import EXAMPLES, Example
 from rococo_jax.evaluation.summary import joined_notes
 from rococo_jax.metrics import is_defined, metric_of
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
 from rococo_jax.report.collection import Group, Run, by_kind, corrupted_by, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
+from rococo_jax.report.concepts import concepts_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
@@ -292,6 +294,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
     blocks.append(corrupted_part(group.runs, f"s{number}-corruptions"))
     blocks.append(correlations_part(one_size_each(group.runs), f"s{number}-correlations"))
+    blocks.append(concepts_part(group.runs, shipped_lexicon()))
     blocks.append(model_cards(group.runs))
     return Part(title, blocks, "group", f"s{number}")
 

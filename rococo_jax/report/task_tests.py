@@ -42,7 +42,7 @@ class TaskTests:
         with_counts = [run for run in with_task if any(of_task == task for of_task, _ in tables[run.label])]
         candidates = with_counts or with_task
         self.reference = base if base in candidates else candidates[0]
-        self.compared = [run for run in self.runs if run is not self.reference]
+        self.compared = [run for run in group.runs if task in run.tasks and run is not self.reference]
         names = [(run, name) for run in self.compared for name in (*run.variants(task), *run.mean_corruptions(task))]
         pairs = [(each, _shared_counts(each[0], self.reference, task, each[1], tables)) for each in names]
         self.variants = [each for each, counts in pairs if counts is not None]

@@ -3,14 +3,21 @@
 import csv
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.cli import report
 from rococo_jax.perturb.text.lexicon import Group, Lexicon, Noun
-from rococo_jax.report.collection import Run
-from rococo_jax.report.concepts import concept_rows, replaced_word
+from rococo_jax.report.collection import Run, load_results, runs_of
+from rococo_jax.report.concepts import (
+    NONE,
+    add_replaced_words,
+    concept_rows,
+    concepts_part,
+    replaced_word,
+)
 from tests.support.commands import run_command
 from tests.support.made_runs import make_run
 from tests.support.pages import results_of, save
@@ -47,7 +54,25 @@ def run(tmp_path) -> Run:
     pairs.append({**named, "task": "text_to_image", "image": "1.jpg", "right": "1.jpg", "wrong": "1.jpg"})
     pq.write_table(pa.Table.from_pylist(rows), folder / "per_query.parquet")
     pq.write_table(pa.Table.from_pylist(pairs), folder / "pairs.parquet")
-    return Run("clip", folder / "results.json", results_of("clip"))
+    (run,) = runs_of(load_results([folder]))
+    return run
+
+
+def test_rows_have_the_words_of_their_altered_captions(run):
+    rows = pq.read_table(run.path.with_name("per_query.parquet")).to_pandas()
+    named = add_replaced_words(rows, run.path.parent, LEXICON).set_index("image")
+    assert named.replaced_word["2.jpg"] == ("sofa", "cat") and named.replaced_group["2.jpg"] == ("furniture", "animal")
+    assert named.replaced_word["4.jpg"] == (NONE, NONE)  # in none or two words
+    items = pd.DataFrame({"task": ["t"], "variant": ["v"], "caption": ["A dog."], "wrong_caption": ["An owl."]})
+    assert add_replaced_words(items, run.path.parent, LEXICON).replaced_word[0] == ("dog",)
+
+
+def test_the_page_has_the_shares_of_the_table(run):
+    rows = [row for row in concept_rows(run, LEXICON) if (row["level"], row["metric"]) == ("concept", "fr1")]
+    part = concepts_part([run], LEXICON)
+    ((table,),) = [each.blocks for each in part.blocks if hasattr(each, "summary")]
+    shown = {cells[0].text: cells[2].value for cells in table.rows}
+    assert shown == {row["concept"]: row["value"] for row in rows} and len(shown) > 2
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """`rococo compare --fail-on`: the exit code follows the verdicts, and models that cannot be compared are bad input."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from rococo_jax.cli.main import main
+from tests.report.test_kinds import choice_run
 from tests.support.made_runs import make_run
 
 
@@ -89,3 +91,10 @@ def test_a_model_without_a_table_cannot_pass(folders, tmp_path, refusal):
 def test_bad_options_are_refused_in_one_line(folders, refusal, options, part):
     places = {"BASE": folders["base"], "ALL": folders["base"].parent}
     assert part in refusal("compare", folders["same"], *(places.get(each, each) for each in options))
+
+
+def test_the_benchmarks_of_the_results_and_this_software_are_cited(folders, tmp_path, capsys):
+    choice_run(tmp_path / "choices", "one", 60)
+    assert main(["compare", str(folders["base"]), str(tmp_path), "--cite"]) == 0
+    entries = re.findall(r"^@\w+\{(\w+),", capsys.readouterr().out, re.MULTILINE)
+    assert entries == ["rococo_jax", "rococo", "sugarcrepe"]
