@@ -72,12 +72,16 @@ class Run:
             for name, metric in self.metrics.items()
         }
 
+    def counts(self, metric: str, sums: Float[np.ndarray, "*draws columns"]) -> Shares:
+        """Return the sums of the columns that a metric reads, by name."""
+        return {name: np.asarray(sums[..., place]) for name, place in self.places[metric].items()}
+
     def shares(self, metric: str, sums: Float[np.ndarray, "*draws columns"]) -> Shares:
         """Return what a metric is a function of, in percent of the entries."""
         entries = self.entries(metric, sums)
         # A draw without any entry has no value; it is excluded from the percentiles.
         with np.errstate(invalid="ignore", divide="ignore"):
-            return {name: np.asarray(100.0 * sums[..., place] / entries) for name, place in self.places[metric].items()}
+            return {name: np.asarray(100.0 * each / entries) for name, each in self.counts(metric, sums).items()}
 
     def entries(self, metric: str, sums: Float[np.ndarray, "*draws columns"]) -> Float[np.ndarray, "*draws"]:
         """Return the numbers of rows, or of pairs, that a metric is a mean over."""
@@ -154,8 +158,8 @@ class Counts:
     def units(self) -> Units:
         """The units of any run, ascending."""
         first, *others = (run.units for run in self.runs)
-        return first if all(np.array_equal(first, each) for each in others) else np.unique(np.concatenate(
-            [first, *others]))  # fmt: skip
+        are_equal = all(np.array_equal(first, each) for each in others)
+        return first if are_equal else np.unique(np.concatenate([first, *others]))
 
     def on(self, units: Units) -> Float[np.ndarray, "units columns"]:
         """Return the sums of all runs side by side for these units, zeros for absent ones."""
@@ -208,21 +212,19 @@ class Counts:
         """
         bounds: dict[str, Interval] = {}
         for per in dict.fromkeys(metric.per for metric in self.metrics.values()):
-            names = [name for name, metric in self.metrics.items() if metric.per == per]
-            other = baseline if self.primary in names else None
-            bounds |= self._intervals(names, per, other, resamples, seed)
+            counts = self.only([name for name, metric in self.metrics.items() if metric.per == per])
+            bounds |= counts._intervals(per, baseline if self.primary in counts.metrics else None, resamples, seed)
         return bounds
 
-    def _intervals(
-        self, names: Sequence[str], per: str, baseline: "Counts | None", resamples: int, seed: int
-    ) -> dict[str, Interval]:
+    def _intervals(self, per: str, baseline: "Counts | None", resamples: int, seed: int) -> dict[str, Interval]:
+        """Return the intervals of metrics with the same entries."""
         with_entries = [run.units[run.sums[:, run.columns.index(per)] > 0] for run in self.runs]
-        every = [self] if baseline is None else [self, baseline]
+        every = [self] if baseline is None else [self, baseline.only([baseline.primary])]
         units = np.unique(np.concatenate([*with_entries, *(each.units for each in every[1:])]))
         draws, *of_baseline = sums_of_draws(every, units, resamples, seed)
-        bounds = {name: self._interval(name, units, draws) for name in names}
+        bounds = {name: self._interval(name, units, draws) for name in self.metrics}
         if baseline is not None:
-            before, after = baseline.of(baseline.primary, *of_baseline), self.of(baseline.primary, draws)
+            before, after = every[1].of(baseline.primary, *of_baseline), self.of(baseline.primary, draws)
             bounds["drop"] = percentile_ends(100.0 * (before - after) / before) if before.all() else None
             bounds["drop_points"] = percentile_ends(before - after)
         return bounds
@@ -235,9 +237,9 @@ class Counts:
         if metric.is_share:
             # A share is a sum of columns: of counts as of shares.
             of_units = [run.on(units) for run in self.runs]
-            hits = np.stack([metric.function({each: sums[:, place] for each, place in run.places[name].items()})
-                             for run, sums in zip(self.runs, of_units, strict=True)])  # fmt: skip
-            entries = np.stack([run.entries(name, sums) for run, sums in zip(self.runs, of_units, strict=True)])
+            pairs = list(zip(self.runs, of_units, strict=True))
+            hits = np.stack([metric.function(run.counts(name, sums)) for run, sums in pairs])
+            entries = np.stack([run.entries(name, sums) for run, sums in pairs])
             if np.array_equal(hits, np.rint(hits)) and (hits >= 0).all() and (hits <= entries).all():
                 return share_interval(hits, entries)
         return percentile_ends(self.of(name, draws))
