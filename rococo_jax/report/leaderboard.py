@@ -10,6 +10,7 @@ different tables.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ from rococo_jax.report.vocabulary import count, in_reading_order, task_label
 _GROUPS = ("Retrieval under attack", "Compositional", "Classification", "Others", "Corruption")
 # With fewer models, the comparison of two says everything.
 _LEAST_MODELS = 3
+# Of more groups of a model, only the first and the last are shown.
+_MOST_LETTERS = 5
 # Conditions that a note names.
 _MOST_FIELDS = 4
 # Points between the same count of hits divided in another order.
@@ -146,7 +149,7 @@ def leaderboard_table(runs: Sequence[Run], facts: ModelFacts | None = None, labe
             small.append(f"n {count(numbers['n'])}")
         if rank := ranked.get((place, run.label)):
             ends = str(rank.low) if rank.low == rank.high else f"{rank.low}–{rank.high}"
-            small.append(f"{ends} · {rank.letters}")
+            small.append(f"{ends} · {short_letters(rank.letters)}")
             title = f"rank {ends} of {len(runs)}, groups {rank.letters}"
             numbers |= {"rank_low": rank.low, "rank_high": rank.high, "groups": rank.letters}
         return dataclasses.replace(estimate, small=tuple(small), numbers=numbers, title=title)
@@ -190,6 +193,16 @@ def places_of(runs: Sequence[Run]) -> Iterator[tuple[Place, str]]:
         for place in groups[group]:
             if any(run.estimate(*place).value is not None for run in runs):
                 yield place, group
+
+
+def short_letters(letters: str) -> str:
+    """Return the letters of a model, of many only the first and the last.
+
+    >>> short_letters("abc"), short_letters("abcdefgh"), short_letters("XYZ(1)(2)(3)(4)")
+    ('abc', 'a…h', 'X…(4)')
+    """
+    names = re.findall(r"\(\d+\)|[A-Za-z]", letters)
+    return letters if len(names) <= _MOST_LETTERS else f"{names[0]}…{names[-1]}"
 
 
 def _head(runs: Sequence[Run], place: Place, sizes: set[int | None], is_first: bool) -> Head:
