@@ -10,6 +10,7 @@ different tables.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,22 +37,21 @@ from rococo_jax.report.vocabulary import count, in_reading_order, task_label
 _GROUPS = ("Retrieval under attack", "Compositional", "Classification", "Others", "Corruption")
 # With fewer models, the comparison of two says everything.
 _LEAST_MODELS = 3
+# Of more groups of a model, only the first and the last are shown.
+_MOST_LETTERS = 5
 # Conditions that a note names.
 _MOST_FIELDS = 4
 # Points between the same count of hits divided in another order.
 _ROUNDING = 1e-6
 
-_NOTE = (
-    "Columns: the headline that each benchmark declares; FR@1 of the first altered variant where altered items join a "
-    "gallery; the mean over corruptions at the highest severity. None is chosen by its results. Below each value is "
-    "its 95 % interval."
-)
+_COLUMNS = "Each column is the headline that its benchmark declares{}. Below each value: its 95 % interval{}. "
+_FOOLED = "; where altered items join a gallery, also FR@1 of the first altered variant"
+_CORRUPTED = "; for corrupted images, the mean over all kinds at the highest severity"
 _RANKS = (
-    "Then follow the interval of the model's rank and the letters of its groups: models that share a letter cannot be "
-    "told apart. The rank intervals of a column are simultaneous: with 95 % confidence all of them contain the true "
-    f"ranks. All pairs of models are compared, paired by image, with {FLIPS:,} random swaps and one critical value "
-    "(max-T). There is no mean over benchmarks."
+    ", the model's rank (simultaneous 95 % interval), and letters: models that share one cannot be told apart (all "
+    f"pairs of models, paired by image, max-T over {FLIPS:,} swaps)"
 )
+_NO_MEAN = "There is no mean over benchmarks."
 
 
 class Place(NamedTuple):
@@ -149,7 +149,7 @@ def leaderboard_table(runs: Sequence[Run], facts: ModelFacts | None = None, labe
             small.append(f"n {count(numbers['n'])}")
         if rank := ranked.get((place, run.label)):
             ends = str(rank.low) if rank.low == rank.high else f"{rank.low}–{rank.high}"
-            small.append(f"{ends} · {rank.letters}")
+            small.append(f"{ends} · {short_letters(rank.letters)}")
             title = f"rank {ends} of {len(runs)}, groups {rank.letters}"
             numbers |= {"rank_low": rank.low, "rank_high": rank.high, "groups": rank.letters}
         return dataclasses.replace(estimate, small=tuple(small), numbers=numbers, title=title)
@@ -167,7 +167,8 @@ def leaderboard_table(runs: Sequence[Run], facts: ModelFacts | None = None, labe
     rows = [([Cell(run.label, words=True), *fact_cells.get(run.label, ())], run) for run in runs]
     humans = {task: each for task in tasks_of(runs) if (each := humans_of(runs, task))}
     people = [([Cell("Humans", (each.items,), title=each.source), *blank], task) for task, each in humans.items()]
-    notes = [_NOTE + (f" {_RANKS}" if ranked else ""), *left_out]
+    more = _FOOLED * any(place.metric == "fr1" for place in places) + _CORRUPTED * ("Corruption" in places.values())
+    notes = [_COLUMNS.format(more, _RANKS if ranked else "") + _NO_MEAN, *left_out]
     notes += [f"Humans, {task_label(task)}: {each.items} ({each.source})." for task, each in humans.items()]
     heads = [Head("Model", words=True, name="model"), *fact_heads]
     return pivot("Leaderboard", heads, rows, columns, cell, people, human_cell, notes=notes)
@@ -192,6 +193,16 @@ def places_of(runs: Sequence[Run]) -> Iterator[tuple[Place, str]]:
         for place in groups[group]:
             if any(run.estimate(*place).value is not None for run in runs):
                 yield place, group
+
+
+def short_letters(letters: str) -> str:
+    """Return the letters of a model, of many only the first and the last.
+
+    >>> short_letters("abc"), short_letters("abcdefgh"), short_letters("XYZ(1)(2)(3)(4)")
+    ('abc', 'a…h', 'X…(4)')
+    """
+    names = re.findall(r"\(\d+\)|[A-Za-z]", letters)
+    return letters if len(names) <= _MOST_LETTERS else f"{names[0]}…{names[-1]}"
 
 
 def _head(runs: Sequence[Run], place: Place, sizes: set[int | None], is_first: bool) -> Head:

@@ -148,7 +148,7 @@ def test_every_format_has_the_same_numbers(runs, frame, tmp_path, capsys):
     for name in ("markdown", "table", "latex"):
         text = printed(capsys, runs, "--format", name)
         for row in listed:
-            assert f"{row[HEADLINE]:.1f}" in text and "rank intervals of a column are simultaneous" in text
+            assert f"{row[HEADLINE]:.1f}" in text and "(simultaneous 95 % interval)" in text.replace("\\%", "%")
 
 
 def test_people_are_a_row_that_is_neither_ranked_nor_in_files(tmp_path, capsys):
