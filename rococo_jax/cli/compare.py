@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -140,7 +141,9 @@ def run(options: Options) -> int:
         if not sys.stdout.isatty():  # what is in a file or a pipe also names what it does not contain
             for line in left_out:
                 print(line)
-        print(f"every difference: rococo compare {' '.join(options.results)} --all")
+        chosen = {"--reference": options.reference, "--baseline": options.baseline}
+        words = [*options.results, *(word for pair in chosen.items() if pair[1] is not None for word in pair), "--all"]
+        print(f"every difference: rococo compare {shlex.join(words)}")
         return _exit_code(options, groups, comparisons, baseline)
     hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
     print_verdicts(comparisons, options.margin, hint)

@@ -9,6 +9,7 @@ from rococo_jax.options import Option
 
 EXAMPLES = """\
   rococo verify out
+  rococo verify out --embeddings
   rococo verify --annotations rococo/annotations
   rococo verify --annotations rococo/annotations --images coco/images --out verified.json
   rococo verify --annotations sugar_crepe --images coco/images
@@ -22,12 +23,20 @@ class Options:
 
     Attributes:
         results: results.json files, or folders that contain them, with their per_query.parquet and reports
+        embeddings: also compute every row and number again from the embeddings in the cache, with the model and data
+        model: with --embeddings: source of the model (default: as journal.jsonl has it)
+        data: with --embeddings: folder of benchmarks in the documented layout (default: the folders in the results)
+        cache: with --embeddings: folder of the embedding cache (default: that of rococo evaluate)
         annotations: folder of annotation files
         images: with --annotations: folder of images, to count missing ones
         out: write the complete report, with examples, as JSON
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)] = ()
+    embeddings: bool = False
+    model: Annotated[str | None, Option("MODEL")] = None
+    data: Annotated[str | None, Option("DIR")] = None
+    cache: Annotated[str | None, Option("DIR")] = None
     annotations: Annotated[str | None, Option("DIR")] = None
     images: Annotated[str | None, Option("DIR")] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
@@ -40,6 +49,12 @@ def run(options: Options) -> int:
     if bool(options.results) == (options.annotations is not None):
         problem = "both" if options.results else "neither"
         raise InputError("rococo verify", "input", problem, "RESULTS or --annotations DIR")
+    if not options.embeddings:
+        for name in ("model", "data", "cache"):
+            if getattr(options, name) is not None:
+                raise InputError("rococo verify", f"--{name}", "no --embeddings", "both, or neither")
+    elif not options.results:
+        raise InputError("rococo verify", "--embeddings", "no results", "RESULTS, such as the folder of an evaluation")
     if options.results:
         return _verify_results(options)
 
@@ -54,10 +69,21 @@ def run(options: Options) -> int:
 
 
 def _verify_results(options: Options) -> int:
-    from rococo_jax.report.verification import verify_results
+    import sys
+
+    from rococo_jax.report.verification import verify_embeddings, verify_results
+    from rococo_jax.runtime import cache_folder, enable_compilation_cache
     from rococo_jax.storage import write_json
 
     count, differences = verify_results(options.results)
+    if options.embeddings:
+        enable_compilation_cache()
+        cache = Path(options.cache) if options.cache is not None else cache_folder() / "embeddings"
+        data = None if options.data is None else Path(options.data)
+        recomputed, others, absent = verify_embeddings(options.results, cache, options.model, data)
+        count, differences = count + recomputed, [*differences, *others]
+        for each in absent:
+            print(f"rococo: {each}: not computed from embeddings: its data were not found; --data DIR", file=sys.stderr)
     if options.out:
         rows = [{**vars(each), "file": str(each.file)} for each in differences]
         write_json(options.out, {"compared": count, "differences": rows})

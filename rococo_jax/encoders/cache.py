@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from rococo_jax.errors import InputError
 from rococo_jax.storage import atomic_write, hash_bytes, refuse_url, remove_old, target_name
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -34,6 +35,7 @@ class EmbeddingCache:
 
     Args:
         folder: the folder; None caches nothing.
+        read_only: write nothing, and raise InputError where anything is missing.
 
     Attributes:
         computed: number of items that this process has computed.
@@ -44,13 +46,14 @@ class EmbeddingCache:
         InputError: the folder is a URL.
     """
 
-    def __init__(self, folder: str | os.PathLike | None):
+    def __init__(self, folder: str | os.PathLike | None, *, read_only: bool = False):
         refuse_url(folder or "", "cache")
         self.folder = None if folder is None else Path(folder)
         self.computed = self.unidentified = self.read = 0
-        self._is_writable = True
+        self.is_read_only = read_only
+        self._is_writable = not read_only
         self._indices: dict[Path, _Index] = {}
-        if self.folder is not None:
+        if self.folder is not None and not read_only:
             self._remove_leftovers()
 
     def key(self, description: dict, items: list[bytes]) -> str:
@@ -59,7 +62,16 @@ class EmbeddingCache:
 
     def get(self, key: str) -> np.ndarray | None:
         """Return the array of a key; None if there is none or it is damaged."""
-        return None if self.folder is None else self._load(self.folder / "values" / f"{key}.npy")
+        array = None if self.folder is None else self._load(self.folder / "values" / f"{key}.npy")
+        if array is None:
+            self.refuse_missing("scores", 1)
+        return array
+
+    def refuse_missing(self, kind: str, count: int) -> None:
+        """Raise InputError if the cache is read only and `count` items have no stored values."""
+        if self.is_read_only and count:
+            expected = "the cache of an evaluation by this version; run `rococo evaluate` again"
+            raise InputError(self.folder, kind, f"{count:,} that are not stored", expected)
 
     def put(self, key: str, array: np.ndarray) -> None:
         """Store an array under a key."""

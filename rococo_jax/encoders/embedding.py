@@ -186,6 +186,7 @@ class EmbeddingPass:
         self.table: np.ndarray | None = None
         self.is_done = np.zeros(len(self.contents), bool)
         self._look_up()
+        cache.refuse_missing(f"embeddings of {kind}", int((~self.is_done).sum()))
         self.complete_parts = self._gather_complete_parts()
         self.rounds = self._plan_rounds()
         self._first_items: Prefetch | None = None

@@ -102,7 +102,7 @@ def with_request(benchmark: Benchmark, request: Request, settings: Settings) -> 
     if benchmark.reopen is None:
         missing_parts = _in_words(_missing(request_of(benchmark), request))
         raise InputError(benchmark.name, "request", f"results that also have {missing_parts}", "these requested again")
-    opened = benchmark.reopen(_settings_for(request, settings))
+    opened = benchmark.reopen(settings_for(request, settings))
     if missing := _missing(request_of(opened), request):
         problem = f"no {_in_words(missing)}, which the results in the folder have"
         raise InputError(benchmark.name, "data", problem, "the same data, or another output folder")
@@ -112,7 +112,7 @@ def with_request(benchmark: Benchmark, request: Request, settings: Settings) -> 
     return opened
 
 
-def _settings_for(request: Request, settings: Settings) -> Settings:
+def settings_for(request: Request, settings: Settings) -> Settings:
     """Return the settings for opening a benchmark with a request."""
     lists = {name: tuple(request.get(name, ())) for name in ("tasks", "mixed_galleries", "corruptions")}
     # Without these options the others have no effect.

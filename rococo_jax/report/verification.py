@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.errors import is_number, object_of
+from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.counts import CountedRows
+from rococo_jax.evaluation.recomputed import recompute
 from rococo_jax.evaluation.results import PER_QUERY, TABLES, read_results, results_hash
 from rococo_jax.evaluation.stored_counts import StoredRows
+from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.evaluation.variant_results import results_of_groups
 from rococo_jax.report import write_compared
 from rococo_jax.report.collection import group_by_fingerprint, results_under
@@ -28,6 +30,8 @@ from rococo_jax.storage import hash_file, read_json_object
 
 # Points. A number that is computed by another processor differs by less, and any change by an end hash.
 _TOLERANCE = 1e-6
+# Similarities of unit vectors, and what is computed from them.
+_CLOSE = 1e-5
 _PARTS = ("tasks", "intervals", "sizes")
 _REPORT_COLUMNS = {"section", "model", "task", "variant", "metric", "results", "value"}
 _CONTEXT = 30  # characters before and after the first difference of a line
@@ -129,6 +133,76 @@ def _verify_numbers(path: Path, results: Mapping[str, Any], stored: StoredRows) 
                 for name in names:
                     place = f"{part}: {task}: {variant}: {name}"
                     yield _compared(path, place, old.get(name, "nothing"), new.get(name, "nothing"))
+
+
+def verify_embeddings(
+    sources: Iterable[str | Path], cache: Path, model: str | None = None, data: Path | None = None
+) -> tuple[int, list[Mismatch], list[str]]:
+    """Compute numbers and rows of results again from stored embeddings, and compare them.
+
+    Args:
+        sources: results files, or folders of which all are verified.
+        cache, model, data: see `evaluation.recomputed`.
+
+    Returns:
+        The number of compared values, those that differ, and the benchmarks whose data were not found.
+
+    Raises InputError: as `recompute`, or no benchmark was found.
+    """
+    compared: list[Mismatch | None] = []
+    absent: list[str] = []
+    for path in (path for source in sources for path in results_under(Path(source))):
+        results = read_results(path)
+        stored = read_rows(path.with_name(PER_QUERY), "the table of queries beside results.json", any_results=True)
+        before = len(compared)
+        for name, again in recompute(path, results, cache, model, data):
+            if again is None:
+                absent.append(f"{path.parent}: {name}")
+                continue
+            tasks = [task for task in results["tasks"] if task in again.results["tasks"]]
+            for part, task in itertools.product(_PARTS, tasks):
+                old, new = (object_of(object_of(each.get(part)).get(task)) for each in (results, again.results))
+                for variant in {**old, **new}:
+                    one, other = (object_of(each.get(variant)) for each in (old, new))
+                    for key in {**one, **other}:
+                        place = f"{part}: {task}: {variant}: {key}"
+                        compared.append(_compared(path, place, one.get(key, "nothing"), other.get(key, "nothing")))
+            compared += _compare_rows(path.with_name(PER_QUERY), stored, again.per_query, name)
+        if len(compared) == before:
+            raise InputError(path.parent, "data", "none of its benchmarks", "folders as in the results, or `data`")
+    return len(compared), [*filter(None, compared)], absent
+
+
+def _compare_rows(path: Path, stored: Any, again: Any, benchmark: str) -> Iterator[Mismatch | None]:
+    """Compare the rows of one benchmark column by column; of a column the first difference is named."""
+    import pyarrow.compute as pc
+
+    old = stored.filter(pc.equal(stored["benchmark"], benchmark))
+    if len(old) != len(again):
+        yield Mismatch(path, f"{benchmark}: rows", len(old), len(again))
+        return
+    names = zip(*(again[name].to_pylist() for name in ("task", "variant")), strict=True)
+    rows = [f"{task}: {variant}: row {number}" for number, (task, variant) in enumerate(names)]
+    for name in again.column_names:
+        if name not in old.column_names:
+            yield Mismatch(path, f"{benchmark}: column {name}", "nothing", "a column")
+            continue
+        pairs = list(zip(old[name].to_pylist(), again[name].to_pylist(), strict=True))
+        different = [place for place, (one, other) in enumerate(pairs) if not _is_close(one, other)]
+        yield from [None] * (len(pairs) - len(different))
+        if different:
+            one, other = pairs[different[0]]
+            more = f" and {len(different) - 1:,} more rows" if len(different) > 1 else ""
+            yield Mismatch(path, f"{rows[different[0]]}: {name}{more}", one, other)
+            yield from [None] * (len(different) - 1)
+
+
+def _is_close(stored: Any, recomputed: Any) -> bool:
+    """Whether values of rows are equal, or similarities as close as other processors compute them."""
+    if isinstance(stored, float) and isinstance(recomputed, float):
+        both_absent = math.isnan(stored) and math.isnan(recomputed)
+        return both_absent or abs(stored - recomputed) <= _CLOSE * max(1.0, abs(recomputed))
+    return stored == recomputed
 
 
 def _sizes(rows: CountedRows) -> dict[str, int]:

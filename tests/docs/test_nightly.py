@@ -8,41 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from PIL import Image
 
 from rococo_jax.cli.main import main
+from tests.support.nouns import MODELS, numbered_nouns
 from tests.support.paths import CHECKOUT
 from tests.support.programs import one_device
 
 PAGE = CHECKOUT / "docs" / "how-to" / "nightly.md"
-NOUNS = (
-    "dog cat horse cow sheep bird pizza banana car bus train boat chair couch bed table phone book clock vase".split()
-)
-# `Good` knows the caption of each image; the embeddings of `Worse` have nothing to do with image or text.
-MODELS = """
-import zlib
-
-import numpy as np
-
-
-class Good:
-    name = "model"
-
-    def encode_image(self, images):
-        return np.stack([draw(b"%d" % np.asarray(image)[0, 0, 0]) for image in images])
-
-    def encode_text(self, texts):
-        return np.stack([draw(text.rpartition(" ")[2].encode()) for text in texts])
-
-
-class Worse(Good):
-    def encode_image(self, images):
-        return -super().encode_image(images)
-
-
-def draw(content):
-    return np.random.default_rng(zlib.crc32(content)).normal(size=8).astype(np.float32)
-"""
 
 
 def workflow() -> dict:
@@ -69,14 +41,8 @@ def run_steps(folder: Path, model: str) -> dict[str, tuple[int, str]]:
 
 @pytest.mark.slow
 def test_the_workflow_passes_for_the_same_model_and_fails_for_a_worse_one(tmp_path):
-    images = tmp_path / "images"
-    images.mkdir()
-    rows = ["image,caption"]
-    for number, noun in enumerate(NOUNS):
-        Image.new("RGB", (16, 16), (number, 0, 0)).save(images / f"{number}.png")
-        rows.append(f"{number}.png,a photo of a {noun} number {number}")
-    (tmp_path / "captions.csv").write_text("\n".join(rows))
-    make = ["make-benchmark", "--images", images, "--captions", tmp_path / "captions.csv", "--name", "photos"]
+    images, captions = numbered_nouns(tmp_path)
+    make = ["make-benchmark", "--images", images, "--captions", captions, "--name", "photos"]
     assert main([*map(str, make), "--out", str(tmp_path / "first" / "data")]) == 0
     (tmp_path / "first" / "models.py").write_text(MODELS)
     good = f"model={tmp_path / 'first' / 'models.py'}:Good"

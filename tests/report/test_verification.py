@@ -10,11 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.cli import score, verify
+from rococo_jax.cli.main import main
 from rococo_jax.evaluation.sections import Evaluated, write_evaluated
 from rococo_jax.report import write_report
 from rococo_jax.storage import write_json
 from tests.support.commands import run_command
 from tests.support.made_runs import make_run
+from tests.support.nouns import MODELS, numbered_nouns
 from tests.support.refusals import refused
 
 
@@ -192,3 +194,42 @@ def test_scores_of_another_program_are_verified_with_their_rows(tmp_path, capsys
     pq.write_table(table.set_column(entropy, "entropy", pa.array([0.1, 0.2, 0.3])), rows)
     lines = verified(tmp_path, capsys)
     assert lines[0].startswith(f"{rows}: sha256: stored") and len(lines) == 2
+
+
+@pytest.fixture
+def evaluated(tmp_path) -> tuple[Path, Path]:
+    """Results of a model in NumPy, and the cache of its embeddings."""
+    images, captions = numbered_nouns(tmp_path)
+    words = ["--images", images, "--captions", captions, "--name", "photos", "--out", tmp_path / "data"]
+    assert main(["make-benchmark", *map(str, words)]) == 0
+    (tmp_path / "models.py").write_text(MODELS)
+    words = ["--data", tmp_path / "data", "--out", tmp_path / "out", "--cache", tmp_path / "cache", "--seeds", "1"]
+    assert main(["evaluate", f"{tmp_path / 'models.py'}:Good", *map(str, words), "--quiet", "--no-report"]) == 0
+    return tmp_path / "out", tmp_path / "cache"
+
+
+def test_rows_and_numbers_are_computed_again_from_stored_embeddings(evaluated, capsys, refusal):
+    out, cache = evaluated
+    words = ["verify", str(out), "--embeddings", "--cache", str(cache)]
+    capsys.readouterr()
+    assert main(words) == 0
+    counted = int(re.match(r"([\d,]+) values compared: all equal", capsys.readouterr().out)[1].replace(",", ""))
+    table = pq.read_table(out / "per_query.parquet")
+    assert counted > table.num_rows * 10
+    # A row that no number is computed from, with its hash in the results.
+    scores = table["top1_score"].to_pylist()
+    scores[3] += 0.01
+    place = table.column_names.index("top1_score")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(scores)), out / "per_query.parquet")
+    assert main(words) == 1
+    wanted = f"{out}/per_query.parquet: image_to_text: clean: row 3: top1_score: stored {scores[3]}"
+    assert wanted in capsys.readouterr().out
+    for part in cache.glob("??/*.npy"):
+        part.unlink()
+    error = refusal(*words)
+    assert "embeddings of images: found" in error and "that are not stored" in error
+
+
+def test_embeddings_need_results(refusal):
+    assert "--embeddings: found no results" in refusal("verify", "--embeddings", "--annotations", "somewhere")
+    assert "--cache: found no --embeddings" in refusal("verify", "somewhere", "--cache", "elsewhere")
