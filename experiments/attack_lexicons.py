@@ -1,6 +1,6 @@
 """Attack the demo's models under equal lexicons: how much of a defence's advantage is a smaller search space?
 
-    python experiments/attack_lexicons.py --out attack_lexicons.csv [--scenes 1000] [--folder DIR]
+    python experiments/attack_lexicons.py --out attack_lexicons.csv [--scenes 500] [--folder DIR]
 
 Scenes of the split `test` and seed 63, whose compositions occur in no training scene; every caption of a scene may
 change. The shipped demo models are attacked with all nouns of the demo's lexicon and with words of captions only, by
@@ -106,7 +106,7 @@ def paired_tests(columns: Mapping[str, Mapping[str, np.ndarray]]) -> list[dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--scenes", type=int, default=1000)
+    parser.add_argument("--scenes", type=int, default=500)
     parser.add_argument("--folder", type=Path, help="where attacks are kept (default: nowhere)")
     arguments = parser.parse_args()
     scenes = [make_scene("test", SEED, index) for index in range(arguments.scenes)]
