@@ -25,6 +25,7 @@ from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import kind_of, make_fingerprint, make_results, pair_table, per_query_table
 from rococo_jax.evaluation.resume import make_plan, stored_results, with_request
 from rococo_jax.evaluation.sections import (
+    NO_TASK,
     Evaluated,
     Key,
     join,
@@ -116,7 +117,7 @@ def _evaluate(
         "notes": list(dict.fromkeys([*as_read.notes, *items.notes, *model.notes])),
     }
     parts = []
-    for task in dict.fromkeys(outcome.task for outcome in scored):
+    for task in dict.fromkeys(outcome.task for outcome in scored) or [NO_TASK]:
         outcomes = [outcome for outcome in scored if outcome.task == task]
         seen = [rows for outcome, rows in zip(scored, items.rows, strict=False) if outcome.task == task]
         results = make_results(
@@ -214,8 +215,8 @@ def _with_stored(evaluated: Evaluated, stored: Evaluated | None, kept: Sequence[
     benchmarks = {**{name: stored.results["benchmarks"][name] for name in kept}, **new}
     parts = []
     for name in sorted(benchmarks, key=canonical_place):
-        for task in benchmarks[name]["tasks"]:
-            is_new = task in evaluated.results["kinds"]
+        for task in benchmarks[name]["tasks"] or [NO_TASK]:
+            is_new = task in evaluated.results["kinds"] or (task == NO_TASK and name in new)
             part = part_of(evaluated if is_new else stored, name, task)
             if name in new and not is_new:
                 newer = results_of(evaluated.results, name, [task])

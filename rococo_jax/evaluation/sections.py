@@ -47,6 +47,8 @@ _OF_FILES = (TABLES, "sha256")
 _COLUMNS = b"rococo_jax.columns"
 
 
+# Name of the part of a benchmark of which nothing can be scored with a model.
+NO_TASK = ""
 # Task, variant and seed.
 Key = tuple[str, str, int | None]
 
@@ -203,6 +205,8 @@ def _rows_of(table: Any, task: str) -> Any:
 def keys_of(evaluated: Evaluated) -> set[Key]:
     """Return task, variant and seed of everything that the rows are of."""
     names = ["task", "variant", "seed"]
+    if not len(evaluated.per_query):
+        return set()
     return {tuple(key.values()) for key in evaluated.per_query.select(names).group_by(names).aggregate([]).to_pylist()}
 
 

@@ -3,6 +3,7 @@
 The oracle is one evaluation of everything into a fresh folder: all files must be its bytes.
 """
 
+import dataclasses
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from rococo_jax.data.training_images import training_images, write_training_imag
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import conditions, results
 from rococo_jax.evaluation.examples import read_examples
+from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from tests.benchmarks.published_forms import FORMS, write
@@ -183,6 +185,21 @@ def test_a_task_that_is_added_is_scored_alone(folder, monkeypatch):
     scored.clear()
     out.evaluate(**MIX, seeds=(1,))
     assert {task for task, _ in scored} == {"text_to_image"} and ("text_to_image", "mix_0.9") in scored
+
+
+def test_a_benchmark_of_which_a_model_can_score_nothing_is_kept(folder, monkeypatch):
+    adapt = EncoderModel.adapt_benchmark
+    monkeypatch.setattr(
+        EncoderModel,
+        "adapt_benchmark",
+        lambda model, each: dataclasses.replace(adapt(model, each), tasks=each.tasks * (each.name != "sugarcrepe")),
+    )
+    out, whole = folder("out"), folder("whole")
+    out.evaluate(**SUGAR)
+    out.evaluate(**ITEMS_AND_SHAPES)
+    whole.evaluate(**ITEMS_AND_SHAPES)
+    assert out.files == whole.files and set(out.results["benchmarks"]) == {"sugarcrepe", "cue_conflict"}
+    assert set(out.results["tasks"]) == {"edges", "silhouettes"}
 
 
 def changed(world: Path, place: Path, change) -> Path:

@@ -137,7 +137,7 @@ def test_one_row_a_query_says_who_came_first(small):
         "benchmark", "task", "variant", "part", "alteration", "corruption", "severity", "seed", "unit",
         "query", "image", "caption", "rank", "rank_optimistic", "rank_pessimistic",
         "top1_kind", "top1_text", "top1_score", "positive_score",
-        "r1", "r5", "r10", "top1_own", "top1_own_altered", "top1_other_altered", "top1_other",
+        "r1", "r5", "r10", "top1_own", "top1_own_altered", "top1_other_altered", "top1_other", "hubness",
         "pairs", "preference", "blind", "grounding", "difference_r1",
     ]  # fmt: skip
     rows = [row for row in table.to_pylist() if (row["task"], row["variant"]) == ("image_to_text", "same_concept")]
