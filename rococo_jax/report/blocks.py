@@ -333,6 +333,11 @@ def render_block(block: Block) -> Markup:
     return _environment().get_template("blocks.html").module.show(block, 3)
 
 
+def draw(macro: str, *arguments: Any) -> Markup:
+    """Return a chart of `templates/bars.html`."""
+    return Markup(getattr(_environment().get_template("bars.html").module, macro)(*arguments))
+
+
 def asset(name: str) -> str:
     """Return the text of a file of `assets/`."""
     return importlib.resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
