@@ -285,7 +285,7 @@ class Folded(Block):
     style: str = ""
 
 
-def estimate_cell(estimate: Estimate, edge: bool = False, strong: bool = False) -> Cell:
+def estimate_cell(estimate: Estimate) -> Cell:
     """Return a cell with a number and, below it, its interval and its spread over seeds."""
     small = []
     if estimate.has_interval:
@@ -297,7 +297,7 @@ def estimate_cell(estimate: Estimate, edge: bool = False, strong: bool = False) 
     numbers = {"low": estimate.low, "high": estimate.high, "sd": estimate.spread}
     numbers = {name: number for name, number in numbers.items() if number is not None}
     text = percent(estimate.value, estimate.digits)
-    return Cell(text, tuple(small), estimate.value, edge=edge, strong=strong, numbers=numbers)
+    return Cell(text, tuple(small), estimate.value, numbers=numbers)
 
 
 @dataclasses.dataclass(frozen=True)
