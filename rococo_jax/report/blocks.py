@@ -285,7 +285,7 @@ class Folded(Block):
     style: str = ""
 
 
-def estimate_cell(estimate: Estimate, edge: bool = False, strong: bool = False) -> Cell:
+def estimate_cell(estimate: Estimate) -> Cell:
     """Return a cell with a number and, below it, its interval and its spread over seeds."""
     small = []
     if estimate.has_interval:
@@ -297,7 +297,7 @@ def estimate_cell(estimate: Estimate, edge: bool = False, strong: bool = False) 
     numbers = {"low": estimate.low, "high": estimate.high, "sd": estimate.spread}
     numbers = {name: number for name, number in numbers.items() if number is not None}
     text = percent(estimate.value, estimate.digits)
-    return Cell(text, tuple(small), estimate.value, edge=edge, strong=strong, numbers=numbers)
+    return Cell(text, tuple(small), estimate.value, numbers=numbers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,6 +331,11 @@ def render_page(page: Page) -> str:
 def render_block(block: Block) -> Markup:
     """Return one block as HTML, its headings below those of the page's groups."""
     return _environment().get_template("blocks.html").module.show(block, 3)
+
+
+def draw(macro: str, *arguments: Any) -> Markup:
+    """Return a chart of `templates/bars.html`."""
+    return Markup(getattr(_environment().get_template("bars.html").module, macro)(*arguments))
 
 
 def asset(name: str) -> str:

@@ -1,26 +1,23 @@
-"""Charts, drawn by Matplotlib: bars with intervals, stacked bars, scatter plots, correlation maps.
+"""Charts: bars with intervals and stacked bars by a template, scatter plots and correlation maps by Matplotlib.
 
 Colours are names of `svg.PALETTE`. Every number in a chart is also in a table, and each mark has it as a tooltip.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
+from rococo_jax.report.blocks import draw
 from rococo_jax.report.collection import Estimate
-from rococo_jax.report.svg import Chart, chart_of, colour_of
+from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent
 
-# A phone shows a chart of 352 px as it is drawn. Compact charts are wider and scroll there.
-_WIDTH, _COMPACT_WIDTH, _ROW, _AXIS = 352, 440, 42, 24  # px
-# More rows than this are compact: the label to the left of its bar, the numbers to the right.
-_TALL = 8
-_COMPACT_ROW, _LABEL, _NUMBERS = 24, 150, 124  # px
 _LONGEST_LABEL = 24
-_LABEL_FITS = 32  # the narrowest part of a stacked bar, in px, that still holds its number
+# Per cent: the narrowest part of a stacked bar that still holds its number; of many rows, which are beside labels.
+_LABEL_FITS, _LABEL_FITS_BESIDE, _TALL = 9.0, 18.0, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,81 +75,50 @@ def _without_middle(label: str, length: int) -> str:
 def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour: str) -> Markup:
     """Draw one bar per row, with a whisker over its interval, a label and numbers.
 
-    All panels of a picture share the ticks. The colour is a name of `PALETTE`.
+    All panels of a picture share the ticks, which are evenly spaced. The colour is a name of `PALETTE`.
     """
-    with chart_of(name, *_size(len(bars))) as chart:
-        axes, write_number = _rows(chart, [bar.label for bar in bars], ticks, _NUMBERS)
-        for row, bar in enumerate(bars):
-            estimate, numbers = bar.estimate, percent(bar.estimate.value)
-            tooltip = f"{bar.label}: {numbers} %"
-            if estimate.has_interval:
-                tooltip += f", 95 % interval {estimate.bounds} %"
-                numbers += f"  ({estimate.bounds})"
-            if estimate.value is not None:
-                axes.barh(row, estimate.value, 0.26, color=colour_of(colour), gid=chart.title(tooltip))
-            if estimate.has_interval:
-                axes.plot([estimate.low, estimate.high], [row, row], color=colour_of("paper"), lw=3.6, alpha=0.75)
-                low, high, end = estimate.low, estimate.high, 0.1
-                whisker = ([low, low, low, high, high, high], [row - end, row + end, row, row, row - end, row + end])
-                axes.plot(*whisker, color=colour_of("ink"), lw=1.4)
-            write_number(row, numbers)
-        return chart.markup()
+    rows = []
+    for bar, label in zip(bars, short_labels([bar.label for bar in bars]), strict=True):
+        estimate, numbers = bar.estimate, percent(bar.estimate.value)
+        row: dict[str, Any] = {"label": label, "numbers": numbers, "bar": None, "whisker": None}
+        row["tooltip"] = f"{bar.label}: {numbers} %"
+        if estimate.value is not None:
+            row["bar"] = _span(min(0, estimate.value), max(0, estimate.value), ticks)
+        if estimate.has_interval:
+            row["tooltip"] += f", 95 % interval {estimate.bounds} %"
+            row["numbers"] += f" ({estimate.bounds})"
+            row["whisker"] = _span(estimate.low, estimate.high, ticks)
+        rows.append(row)
+    return draw("interval_bars", name, rows, _axis(ticks), colour)
 
 
 def stacked_bars(name: str, rows: Sequence[Stack]) -> Markup:
     """Draw one bar per row, whose parts sum to 100; a part that is wide enough contains its number."""
-    with chart_of(name, *_size(len(rows))) as chart:
-        axes, _ = _rows(chart, [row.label for row in rows], [0.0, 25.0, 50.0, 75.0, 100.0], 12)
-        for place, row in enumerate(rows):
-            start = 0.0
-            for colour, part, share in row.parts:
-                tooltip = chart.title(f"{row.label}: {part} {percent(share)} %")
-                height = 0.42 if len(rows) <= _TALL else 0.74
-                style = {"color": colour_of(colour), "edgecolor": colour_of("paper"), "linewidth": 1}
-                axes.barh(place + 0.03, share, height, start, gid=tooltip, **style)
-                if share / 100 * axes.get_window_extent().width >= _LABEL_FITS:
-                    style = {"color": colour_of(f"on-{colour}"), "fontsize": 12, "ha": "center"}
-                    axes.text(start + share / 2, place + 0.04, percent(share), va="center_baseline", **style)
-                start += share
-        return chart.markup()
+    ticks, drawn = [0.0, 25.0, 50.0, 75.0, 100.0], []
+    for row, label in zip(rows, short_labels([row.label for row in rows]), strict=True):
+        start, parts = 0.0, []
+        for colour, part, share in row.parts:
+            number = percent(share)
+            about = {
+                "colour": colour,
+                "tooltip": f"{row.label}: {part} {number} %",
+                "bar": _span(start, start + share, ticks),
+            }
+            parts.append(about | {"number": number if share >= _LABEL_FITS else ""})
+            start += share
+        drawn.append({"label": label, "parts": parts})
+    return draw("stacked_bars", name, drawn, _axis(ticks))
 
 
-def _size(rows: int) -> tuple[int, int]:
-    if rows <= _TALL:
-        return _WIDTH, _ROW * rows + _AXIS
-    return _COMPACT_WIDTH, _COMPACT_ROW * rows + _AXIS
+def _span(low: float | int, high: float | int, ticks: Sequence[float]) -> tuple[str, str]:
+    """Return the place and the width of a span, in per cent of the axis."""
+    width = max(ticks) - min(ticks)
+    return f"{100 * (low - min(ticks)) / width:.2f}", f"{100 * (high - low) / width:.2f}"
 
 
-def _rows(
-    chart: Chart, labels: Sequence[str], ticks: Sequence[float], right: int
-) -> tuple[Axes, Callable[[int, str], object]]:
-    """Return axes of horizontal bars at y = 0, 1, ... from the top, with labels, and a function that writes numbers.
-
-    Beside compact rows, `right` px are reserved for numbers.
-    """
-    compact, height = len(labels) > _TALL, chart.height - _AXIS
-    left, width = (_LABEL, chart.width - _LABEL - right) if compact else (4, chart.width - 16)
-    axes = chart.axes(left, 0, width, height)
-    axes.set(xlim=(min(ticks), max(ticks)), ylim=(len(labels) - (0.5 if compact else 0.6), -0.5 if compact else -0.6))
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FixedFormatter([short_number(tick) for tick in ticks]))
-    axes.yaxis.set_major_locator(NullLocator())
-    if min(ticks) < 0:
-        axes.axvline(0, color=colour_of("soft"), lw=1)
-    # Labels are above their bars, or to the left of compact rows. In this transform x is a share of the axes' width.
-    transform = axes.get_yaxis_transform()
-    above = 0 if compact else 0.4
-    label_x = -_LABEL / width if compact else 0
-    style = {"fontsize": 12} if compact else {"weight": "bold"}
-    for row, label in enumerate(short_labels(labels, 22 if compact else _LONGEST_LABEL)):
-        axes.text(label_x, row - above, label, transform=transform, va="center_baseline", **style)
-    number_x, size = (1 + right / width - 0.01, 12) if compact else (1, 12.5)
-
-    def write_number(row: int, text: str) -> object:
-        y = row - above
-        return axes.text(number_x, y, text, transform=transform, ha="right", va="center_baseline", fontsize=size)
-
-    return axes, write_number
+def _axis(ticks: Sequence[float]) -> dict[str, Any]:
+    marks = [(_span(tick, tick, ticks)[0], short_number(tick)) for tick in ticks]
+    return {"marks": marks, "step": f"{100 / (len(ticks) - 1):.4f}"}
 
 
 def scatter(

@@ -71,12 +71,8 @@ def _letter(letter: str) -> str:
     return escaped(f"[U+{ord(letter):04X}]")
 
 
-def latex_table(table: Table, notes: Sequence[str] = ()) -> str:
-    r"""Return the table for `\usepackage{booktabs}`: a `table` environment, or several for more lines than a page has.
-
-    Args:
-        notes: sentences of the footnote, after those of the table.
-    """
+def latex_table(table: Table) -> str:
+    r"""Return a `table` environment for `\usepackage{booktabs}`, or several for more lines than a page has."""
     columns = len(table.heads)
     size, small, most_lines = next(each[1:] for each in _SIZES if columns <= each[0])
     alignment = "".join("l" if head.words else "r" for head in table.heads)
@@ -88,7 +84,7 @@ def latex_table(table: Table, notes: Sequence[str] = ()) -> str:
             if len(pages[-1]) + len(lines) > most_lines:
                 pages.append([])
             pages[-1] += [r"\midrule", *lines] if place and not number else lines
-    footnote = " ".join(map(escaped, [*table.notes, *notes, f"Computed by rococo_jax {__version__}."]))
+    footnote = " ".join(map(escaped, [*table.notes, f"Computed by rococo_jax {__version__}."]))
     text = ["% \\usepackage{booktabs}"]
     for number, lines in enumerate(pages, 1):
         part = f", part {number} of {len(pages)}" if len(pages) > 1 else ""

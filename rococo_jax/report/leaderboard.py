@@ -31,7 +31,7 @@ from rococo_jax.report.markdown import markdown_lines
 from rococo_jax.report.model_facts import ModelFacts, read_facts
 from rococo_jax.report.renderers import print_aligned, records_of
 from rococo_jax.report.sections import lead_of, section_of
-from rococo_jax.report.tables import Column, humans_of, pivot
+from rococo_jax.report.tables import Column, Measured, human_cell, humans_of, pivot
 from rococo_jax.report.vocabulary import count, in_reading_order, task_label
 
 _GROUPS = ("Retrieval under attack", "Compositional", "Classification", "Others", "Corruption")
@@ -154,10 +154,8 @@ def leaderboard_table(runs: Sequence[Run], facts: ModelFacts | None = None, labe
             numbers |= {"rank_low": rank.low, "rank_high": rank.high, "groups": rank.letters}
         return dataclasses.replace(estimate, small=tuple(small), numbers=numbers, title=title)
 
-    def human_cell(task: str, place: Place) -> Cell:
-        humans = humans_of(runs, task) if place.task == task else None
-        value = humans.values.get(place.variant, {}).get(place.metric) if humans else None
-        return dataclasses.replace(estimate_cell(Estimate(value)), soft=True, title=humans.source if humans else "")
+    def cell_of_people(row: Measured, place: Place) -> Cell:
+        return human_cell(row, place[1:]) if place.task == row.task else estimate_cell(Estimate(None))
 
     columns = [
         Column(place, _head(runs, place, sizes[place], place == first), (group, "")) for place, group in places.items()
@@ -165,13 +163,14 @@ def leaderboard_table(runs: Sequence[Run], facts: ModelFacts | None = None, labe
     fact_heads, fact_cells = _fact_columns(facts, labels)
     blank = [Cell("", words=head.words) for head in fact_heads]
     rows = [([Cell(run.label, words=True), *fact_cells.get(run.label, ())], run) for run in runs]
-    humans = {task: each for task in tasks_of(runs) if (each := humans_of(runs, task))}
-    people = [([Cell("Humans", (each.items,), title=each.source), *blank], task) for task, each in humans.items()]
+    with_people = [Measured(run, task) for task in tasks_of(runs) for run in runs if humans_of([run], task)]
+    humans = {row.task: (row, humans_of([row.run], row.task)) for row in reversed(with_people)}
+    people = [([Cell("Humans", (each.items,), title=each.source), *blank], row) for row, each in humans.values()]
     more = _FOOLED * any(place.metric == "fr1" for place in places) + _CORRUPTED * ("Corruption" in places.values())
     notes = [_COLUMNS.format(more, _RANKS if ranked else "") + _NO_MEAN, *left_out]
-    notes += [f"Humans, {task_label(task)}: {each.items} ({each.source})." for task, each in humans.items()]
+    notes += [f"Humans, {task_label(task)}: {each.items} ({each.source})." for task, (_, each) in humans.items()]
     heads = [Head("Model", words=True, name="model"), *fact_heads]
-    return pivot("Leaderboard", heads, rows, columns, cell, people, human_cell, notes=notes)
+    return pivot("Leaderboard", heads, rows, columns, cell, people, cell_of_people, notes=notes)
 
 
 def places_of(runs: Sequence[Run]) -> Iterator[tuple[Place, str]]:

@@ -90,7 +90,7 @@ def test_heat_map_holds_every_kind_and_severity_with_its_number(tmp_path):
 
 def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path):
     page = report(tmp_path, save(tmp_path / "one", with_corruptions(with_mixes(results_of("one")))))
-    charts = page.text("svg")
+    charts = page.text("figure")
     assert "Same concept" in charts and "Mix 0.9" in charts and "Control" in charts
     assert not any(word in charts for word in ("Fog", "Gaussian noise", "Uncorrupted", "All kinds"))
     source = (tmp_path / "report.html").read_text()

@@ -205,8 +205,8 @@ def test_a_missing_clean_run_or_interval_leaves_a_dash_and_a_gain_is_drawn_to_th
     results = results_of("one")
     results["tasks"]["image_to_text"]["danger"] |= {"drop": -12.5, "drop_points": -6.0}
     page = report(tmp_path, save(tmp_path / "one", results))
-    assert "−12.5" in page.text("svg")
-    assert all(float(box["width"]) >= 0 for box in page.all("rect"))
+    assert "−12.5" in page.text("figure")
+    assert all(float(re.search(r"width: ([-\d.]+)%", bar["style"])[1]) >= 0 for bar in page.all("i") if "style" in bar)
     del results["tasks"]["image_to_text"]["clean"]
     results["intervals"] = {}
     for metrics in results["tasks"]["image_to_text"].values():

@@ -46,9 +46,9 @@ def pages_of(folder: Path) -> str:
 def digests(pages: str) -> dict[str, str]:
     """Return a digest of each chart and table, by its number and title."""
     hashes = {"matplotlib": matplotlib.__version__}
-    for tag, content in re.findall(r"<(svg|table)\b(.*?)</\1>", pages, re.DOTALL):
-        title = re.search(r"<title[^>]*>(.*?)</title>|<caption[^>]*>(.*?)</caption>", content, re.DOTALL)
-        words = re.sub(r"<[^>]*>|\s+", " ", "".join(filter(None, title.groups()))).split() if title else []
+    for tag, content in re.findall(r'<(svg|table|figure(?= class="bars))\b(.*?)</\1>', pages, re.DOTALL):
+        title = re.search(r"<(title|caption|figcaption)\b[^>]*>(.*?)</\1>", content, re.DOTALL)
+        words = re.sub(r"<[^>]*>|\s+", " ", title[2]).split() if title else []
         content = re.sub(r' data-value="[^"]*"', "", content)
         content = re.sub(r"<tr>[^\n]*flags\.xla_flags[^\n]*</tr>\n?", "", content)  # the tests set some
         if tag == "svg":
