@@ -31,8 +31,8 @@ EXAMPLES = """\
 
 The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
 --reference or --baseline. With --all or --metrics every primary difference is a row of a table, which is Markdown in a
-file or a pipe. With --fail-on the exit code is 3 if the check
-fails, 0 if it passes, and 2 if a model cannot be compared."""
+file or a pipe. With --fail-on the exit code is 3 if the check fails, 0 if it passes, and 2 if a model cannot be
+compared."""
 # Verdicts that fail a check.
 _FAILING = {"worse": ("worse",), "undecided": ("worse", "undecided", "at chance"), "text-bias": ("text bias",)}
 _FAILED = 3
@@ -130,28 +130,28 @@ def run(options: Options) -> int:
         print(f"rococo: {line}", file=sys.stderr)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
-        return _exit_code(options, groups, comparisons, baseline)
-    if options.format == "latex":
+    elif options.format == "latex":
         print(latex_table(difference_table(comparisons, options.margin)), end="")
-        return _exit_code(options, groups, comparisons, baseline)
-    if not (options.all or options.metrics):
+    elif options.all or options.metrics:
+        hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
+        print_verdicts(comparisons, options.margin, hint)
+        _print_left_out([f"- {escaped(line)}" for line in left_out])
+    else:
         print_overview(groups, comparisons)
         if options.margin is not None:
             print(equivalence_phrase(options.margin), *margin_lines(comparisons, options.margin), sep="\n")
-        if not sys.stdout.isatty():  # what is in a file or a pipe also names what it does not contain
-            for line in left_out:
-                print(line)
+        _print_left_out(left_out)
         chosen = {"--reference": options.reference, "--baseline": options.baseline}
         words = [*options.results, *(word for pair in chosen.items() if pair[1] is not None for word in pair), "--all"]
         print(f"every difference: rococo compare {shlex.join(words)}")
-        return _exit_code(options, groups, comparisons, baseline)
-    hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
-    print_verdicts(comparisons, options.margin, hint)
-    if not sys.stdout.isatty():
-        # The Markdown in a file or a pipe also names what it does not contain.
-        for line in left_out:
-            print(f"- {escaped(line)}")
     return _exit_code(options, groups, comparisons, baseline)
+
+
+def _print_left_out(lines: Sequence[str]) -> None:
+    """Print what was not compared, in a file or a pipe, which lacks the lines on standard error."""
+    if not sys.stdout.isatty():
+        for line in lines:
+            print(line)
 
 
 def _citations(groups: "Sequence[Group]") -> str:

@@ -5,6 +5,7 @@ R@1, FR@1 of each altered variant with their mean, and the means of blind and gr
 headline. No number is chosen by its result.
 """
 
+import itertools
 import re
 import shutil
 import sys
@@ -28,6 +29,8 @@ from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, signed, task
 _NAME, _SHORT_NAME = 28, 12
 # Of more models than this, one sentence counts the verdicts of all.
 _MOST_SENTENCES = 8
+# Conditions of further results that are named.
+_MOST_FIELDS = 3
 _LEGEND = (
     ("*", "significant against the reference (p < 0.05, corrected, paired by image)"),
     ("!", "text bias: recognises altered items without looking, significantly more than the reference"),
@@ -51,6 +54,9 @@ def overview_lines(groups: Sequence[Group], comparisons: Comparisons, width: int
     lines: list[str] = []
     for place, group in enumerate(groups):
         compared = {task: each for (of, task), each in comparisons.items() if of == place}
+        if fields := [field for field, _, _ in group.differences]:
+            more = ", ..." if len(fields) > _MOST_FIELDS else ""
+            lines += wrapped(f"Under other conditions ({', '.join(fields[:_MOST_FIELDS])}{more}):", width)
         other: list[str] = []
         for task in tasks_of(group.runs):
             if attacks := attacks_of(group.runs, task):
@@ -122,11 +128,16 @@ def _attacked(
             width,
         )
     columns = [_Column("finds", "clean R@1", [_with_difference(run, task, CLEAN, "r1", tests) for run in runs])]
-    columns.append(_Column("fooled (FR@1)", "mean", [percent(mean_over(run, task, attacks, "fr1")) for run in runs]))
+    heads = _short_variants(attacks)
     single = [
         _Column("", head, [_marked(run, task, variant, "fr1", tests) for run in runs])
-        for variant, head in zip(attacks, _short_variants(attacks), strict=True)
+        for variant, head in zip(attacks, heads, strict=True)
     ]
+    if len(attacks) == 1:  # there is no mean
+        columns.append(single.pop()._replace(above="fooled (FR@1)"))
+    else:
+        means = [percent(mean_over(run, task, attacks, "fr1")) for run in runs]
+        columns.append(_Column("fooled (FR@1)", "mean", means))
     looks = []
     for metric, head in (("blind", "blind"), ("grounding", "ground.")):
         cells = [percent(mean_over(run, task, attacks, metric)) for run in runs]
@@ -262,14 +273,17 @@ def _short_variants(variants: Sequence[str]) -> list[str]:
 def _width_of(runs: Sequence[Run], columns: Sequence[_Column], name: int) -> int:
     """Return the width of a table."""
     names = max(map(len, short_labels([run.label for run in runs], name)), default=0)
-    return names + sum(2 + _column_width(columns, place) for place in range(len(columns)))
+    return names + sum(2 + width for width in _widths(columns))
 
 
-def _column_width(columns: Sequence[_Column], place: int) -> int:
-    column = columns[place]
-    # The words above a column may extend over the columns to the right that have none.
-    is_alone = place + 1 == len(columns) or bool(columns[place + 1].above)
-    return max(len(column.head), *map(len, column.cells), len(column.above) if is_alone else 0)
+def _widths(columns: Sequence[_Column]) -> list[int]:
+    """Return the widths of columns. Words above a column extend over the columns to the right that have none."""
+    widths = [max(len(column.head), *map(len, column.cells)) for column in columns]
+    starts = [place for place, column in enumerate(columns) if column.above]
+    for start, end in itertools.pairwise([*starts, len(columns)]):
+        missing = len(columns[start].above) - sum(widths[start:end]) - 2 * (end - start - 1)
+        widths[end - 1] += max(0, missing)
+    return widths
 
 
 def _table(runs: Sequence[Run], columns: Sequence[_Column], fewer: Sequence[_Column], width: int) -> Iterator[str]:
@@ -278,7 +292,7 @@ def _table(runs: Sequence[Run], columns: Sequence[_Column], fewer: Sequence[_Col
         if _width_of(runs, chosen, name) <= width:
             break
     names = short_labels([run.label for run in runs], name)
-    widths = [max(map(len, names)), *(_column_width(chosen, place) for place in range(len(chosen)))]
+    widths = [max(map(len, names)), *_widths(chosen)]
     above, start = "", widths[0]
     for column, size in zip(chosen, widths[1:], strict=True):
         if column.above:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -90,6 +91,17 @@ def test_models_at_chance_have_no_verdict_and_it_is_said_first(tmp_path):
     assert place < next(number for number, line in enumerate(lines) if "fooled (FR@1)" in line)
     assert any(line.startswith("deaf: fooled: not meaningful") for line in lines)
     assert not any("fooled less" in line or "fooled more" in line for line in lines)
+
+
+def test_results_under_other_conditions_are_apart_with_the_fields_that_differ(folders, tmp_path):
+    shutil.copytree(folders[1], tmp_path / "strict")
+    results = json.loads((tmp_path / "strict" / "results.json").read_text())
+    results["protocol"], results["model"] = "strict", "strict-base"
+    results.pop("sha256", None)
+    (tmp_path / "strict" / "results.json").write_text(json.dumps(results))
+    lines = lines_of([*folders, tmp_path / "strict"])
+    place = lines.index("Under other conditions (protocol):")
+    assert "strict-base" in " ".join(lines[place:]) and "strict-base" not in " ".join(lines[:place])
 
 
 def test_choices_and_classes_alone_show_their_headlines(tmp_path):
