@@ -8,6 +8,8 @@ The same images are read from files and from tars. The kinds of input are
                  and discards them: an upper bound of the rate in Python
     folder, tar  the training input, which also shuffles, selects a caption, tokenises it and collects batches in the
                  main process
+    table        the training input on a Parquet table that contains the images
+    ..., draft   the same with `data.decode=draft`
     threads      the same on the folder, with threads of one process
     webdataset   that library's reader on the same tar with the same decoding in a torch DataLoader, as in open_clip,
                  without texts; only if it is installed
@@ -35,6 +37,8 @@ from pathlib import Path
 
 import measuring
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from rococo_jax.cores import usable_cores
@@ -107,9 +111,8 @@ def time_bare(paths: list[str], side: int, workers: int, count: int) -> Timed:
 
 def time_ours(source, workers: int, side: int, count: int, batch_size: int, **options) -> tuple[Timed, dict]:
     order = options.pop("order", None) or SampleOrder(len(source), batch_size, 0)
-    training_input = make_training_input(
-        DrawSample(source, order, prepared(side)), workers=workers, text_length=32, **options
-    )
+    draw = DrawSample(source, order, prepared(side), decode=options.pop("decode", "exact"))
+    training_input = make_training_input(draw, workers=workers, text_length=32, **options)
     batches = max(1, count // batch_size)
     with training_input:
         for _ in range(4):  # use up the batches that were made while the workers started
@@ -202,7 +205,7 @@ class Decode:
 
 
 def write_forms(source, folder: Path) -> dict[str, str]:
-    """Write the images as files and as one tar, and return both paths."""
+    """Write the images as files, as one tar and as a table, and return the paths."""
     files = folder / "files"
     files.mkdir(parents=True)
     items = []
@@ -212,7 +215,10 @@ def write_forms(source, folder: Path) -> dict[str, str]:
     (folder / "captions.json").write_text(json.dumps(items))
     pairs = open_pairs(str(files), str(folder / "captions.json"))
     (tar,) = pack_pairs(pairs, folder / "tars", shards=1).pairs.tars
-    return {"folder": str(files), "tar": tar}
+    images = [(files / item["image"]).read_bytes() for item in items]
+    table = pa.table({"image": images, "caption": [item["caption"][0] for item in items]})
+    pq.write_table(table, folder / "table.parquet", row_group_size=100)
+    return {"folder": str(files), "tar": tar, "table": str(folder / "table.parquet")}
 
 
 def main() -> None:
@@ -244,11 +250,12 @@ def main() -> None:
         forms = write_forms(source, Path(folder) / "data")
         sources = {"folder": open_pairs(forms["folder"], str(Path(folder) / "data" / "captions.json"))}
         check_same_pixels(sources["folder"], arguments.side)
-        sources["tar"] = open_pairs(forms["tar"])
+        sources |= {name: open_pairs(forms[name]) for name in ("tar", "table")}
         options = {"tokenizer": tokenizer}
         tar = sources["tar"]
         by_shards = {"order": SampleOrder(len(tar), arguments.batch_size, 0, tar.shards)}
         kinds = {name: (each, {}) for name, each in sources.items()}
+        kinds |= {f"{name}, draft": (each, {"decode": "draft"}) for name, each in sources.items()}
         kinds |= {"tar, by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}
         selected = arguments.kinds.split(",") if arguments.kinds else [*kinds, "webdataset"]
         paths = list(sources["folder"].paths)

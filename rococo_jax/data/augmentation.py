@@ -65,6 +65,13 @@ class Augmentation:
         if jitter is not None and not (len(jitter) == 4 and min(jitter) >= 0 and jitter[3] <= 0.5):
             raise InputError("augmentation", "jitter", jitter, "four strengths from 0, the last one at most 0.5")
 
+    @property
+    def smallest_crop(self) -> float:
+        """The shorter side of the smallest random crop, as a share of that of a square image."""
+        if self.crop_scale is None:
+            return 1.0
+        return math.sqrt(self.crop_scale[0] * min(self.crop_ratio[0], 1 / self.crop_ratio[1]))
+
     def views(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> dict[str, UInt8[np.ndarray, "height width 3"]]:

@@ -48,9 +48,11 @@ class PairSample:
         """Return the bytes of the image file."""
         return self.image if isinstance(self.image, bytes) else self.image.read_bytes()
 
-    def open(self) -> Image.Image:
-        """Return the decoded image. Raises InputError as `open_image`."""
-        return decode_image(self.image, self.name) if isinstance(self.image, bytes) else open_image(self.image)
+    def open(self, least_size: tuple[int, int] | None = None) -> Image.Image:
+        """Return the decoded image, as `open_image`."""
+        if isinstance(self.image, bytes):
+            return decode_image(self.image, self.name, least_size)
+        return open_image(self.image, least_size)
 
 
 class PairSource(abc.ABC):

@@ -4,10 +4,10 @@
     RGB       `as_rgb`: the same in RGB, composited onto white or with transparency dropped
 
 The command line, the Python interface, adapters, alterations, training and reports share these functions. Of a file
-with several frames or pages the first one is read, at full size, since decoding a JPEG at a reduced size
-(`Image.draft`) gives other pixels. As in the reference libraries, neither the EXIF orientation nor a colour profile is
-applied. Channels of 16 bits are scaled to 8, where Pillow's own `convert` would clip them. Values without a known range
-are refused.
+with several frames or pages the first one is read, at full size: decoding a JPEG at a reduced size (`Image.draft`)
+gives other pixels, which training alone may request (`least_size`). As in the reference libraries, neither the EXIF
+orientation nor a colour profile is applied. Channels of 16 bits are scaled to 8, where Pillow's own `convert` would
+clip them. Values without a known range are refused.
 """
 
 import contextlib
@@ -42,19 +42,24 @@ _RAW_16_BITS = re.compile(r"^I;16|;16[BLN]")
 _MAX_ASPECT_RATIO = 1000
 
 
-def open_image(file: ImageFile | str) -> Image.Image:
+def open_image(file: ImageFile | str, least_size: tuple[int, int] | None = None) -> Image.Image:
     """Open and decode an image file, with 8 bits per channel.
+
+    Args:
+        least_size: width and height; a JPEG is decoded at a half, quarter or eighth of its size if that has them.
 
     Raises InputError: the file is missing, empty, truncated, too large to decode safely or not an image, or as
         `as_8bit`.
     """
     file = Path(file) if isinstance(file, str) else file
-    return decode_image(_read_bytes(file), file)
+    return decode_image(_read_bytes(file), file, least_size)
 
 
-def decode_image(data: bytes, source: object) -> Image.Image:
+def decode_image(data: bytes, source: object, least_size: tuple[int, int] | None = None) -> Image.Image:
     """Decode the bytes of an image file, as `open_image`; `source` names the image in errors."""
     image = _open_header(data, source)
+    if least_size is not None:
+        image.draft(None, least_size)
     if image.mode.startswith("I;16") or any(_has_16_bits(tile.args) for tile in image.tile):
         _say_once("images with 16 bits per channel are scaled to 8 bits")
     decoded = as_8bit(image, source)

@@ -46,6 +46,7 @@ from rococo_jax.errors import InputError
 
 CAPTIONS_PER_IMAGE = ("one", "all")
 ON_DECODE_ERROR = ("skip", "raise")
+DECODE = ("exact", "draft")
 VIEWS = {"pixels", "resized"}
 Batch = dict[str, np.ndarray]
 TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard_negatives": "negative"}
@@ -63,8 +64,10 @@ class DrawSample(grain.RandomMapTransform):
         captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
         on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
             the batch is due.
+        decode: `exact`, or `draft`: JPEGs at a half, quarter or eighth of their size where neither the image nor a
+            random crop becomes smaller than what it is resized to.
 
-    Raises InputError: a value of the last two is unknown.
+    Raises InputError: a value of the last three is unknown.
     """
 
     source: PairSource
@@ -73,9 +76,11 @@ class DrawSample(grain.RandomMapTransform):
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     captions_per_image: str = "one"
     on_decode_error: str = "raise"
+    decode: str = "exact"
 
     def __post_init__(self):
-        for name, choices in (("captions_per_image", CAPTIONS_PER_IMAGE), ("on_decode_error", ON_DECODE_ERROR)):
+        allowed = {"captions_per_image": CAPTIONS_PER_IMAGE, "on_decode_error": ON_DECODE_ERROR, "decode": DECODE}
+        for name, choices in allowed.items():
             if (value := getattr(self, name)) not in choices:
                 raise InputError("training input", name, repr(value), f"one of {', '.join(choices)}")
 
@@ -136,9 +141,18 @@ class DrawSample(grain.RandomMapTransform):
         if self.preprocessing is None:
             return {}
         try:
-            return self.augmentation.views(sample.open(), self.preprocessing, rng)
+            return self.augmentation.views(sample.open(self._least_size), self.preprocessing, rng)
         except InputError as error:
             raise InputError(sample.source, error.field, error.found, error.wanted) from None
+
+    @property
+    def _least_size(self) -> tuple[int, int] | None:
+        """Width and height that a decoded image needs; None to decode it at full size."""
+        if self.decode == "exact":
+            return None
+        resized = self.preprocessing.exact_size or (self.preprocessing.shortest_edge,)
+        side = math.ceil(max(resized) / self.augmentation.smallest_crop)
+        return side, side
 
     def _choose_caption(self, image: int, epoch: int, count: int, draw: float) -> int:
         if self.captions_per_image == "one":

@@ -214,6 +214,13 @@ def all_keys() -> dict[str, Any]:
                 "`skip` replaces an image that cannot be decoded and counts it, `raise` stops the run.",
                 one_of("skip", "raise"),
             ),
+            "decode": _run_key(
+                "exact",
+                "`draft`: a JPEG is decoded at a half, quarter or eighth of its size where that is enough for the crop "
+                "and the tower. Faster, with slightly other pixels than those of evaluation.",
+                one_of("exact", "draft"),
+                needs=(IMAGES_AT_EACH_STEP,),
+            ),
             "text_length": Key(
                 0,
                 "Tokens to which every text is padded or cut; 0: 48, or the tower's context if it is shorter. It must "

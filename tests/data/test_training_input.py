@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captioned_images import open_pairs
@@ -54,6 +55,31 @@ def test_texts_have_the_length_asked_for_and_are_cut_with_their_end_kept(source,
     assert batch["ids"].shape == (8, length)
     if length < 24:
         assert batch["text_mask"].all() and (batch["ids"][:, -1] == 2).all()
+
+
+@pytest.mark.parametrize(("crop_scale", "size"), [(None, (32, 24)), ((0.25, 1.0), (64, 48))])
+def test_a_draft_has_the_pixels_of_a_reduced_jpeg_that_is_no_smaller_than_the_crop(crop_scale, size, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
+    for name in ("photo.jpg", "drawing.png"):
+        Image.fromarray(noise).save(tmp_path / name)
+    captions = [{"image": name, "caption": ["a dog"]} for name in ("photo.jpg", "drawing.png")]
+    (tmp_path / "captions.json").write_text(json.dumps(captions))
+    source, augmentation = open_pairs(str(tmp_path), str(tmp_path / "captions.json")), Augmentation(crop_scale)
+
+    def pixels(decode):
+        draw = DrawSample(source, SampleOrder(2, 2, 0), PREPROCESSING, augmentation, decode=decode)
+        samples = [draw.random_map(position, np.random.default_rng(1)) for position in range(2)]
+        return {source[sample["image_id"]].name: sample["pixels"] for sample in samples}
+
+    reduced = Image.open(tmp_path / "photo.jpg")
+    reduced.draft("RGB", size)
+    assert reduced.size == size
+    random = np.random.default_rng(1)
+    random.random()  # the caption
+    draft, exact = pixels("draft"), pixels("exact")
+    expected = augmentation.apply(reduced, PREPROCESSING, random)
+    np.testing.assert_array_equal(next(draft[name] for name in draft if "photo" in name), expected)
+    assert [np.array_equal(draft[name], exact[name]) for name in sorted(draft)] == [True, False]
 
 
 def test_views_that_are_left_out_or_added_change_nothing_else(source):

@@ -89,6 +89,7 @@ def make_input(
         augmentation,
         config.data.captions_per_image,
         config.data.on_decode_error,
+        config.data.decode,
     )
     arrays = make_training_input(
         draw,

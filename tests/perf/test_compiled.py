@@ -1,0 +1,65 @@
+"""`perf/compiled.py` counts a program by hand: loops, arrays on the chip, slices, and products as a TPU writes them."""
+
+import importlib
+
+import pytest
+
+from tests.support.paths import CHECKOUT
+
+pytestmark = pytest.mark.quick
+PROGRAM = """HloModule step
+
+%sliced (whole: f32[12,8,8], at: s32[]) -> f32[8,8] {
+  %whole = f32[12,8,8]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %one = f32[1,8,8]{2,1,0} dynamic-slice(%whole, %at, %zero, %zero), dynamic_slice_sizes={1,8,8}
+  ROOT %layer = f32[8,8]{1,0} bitcast(%one)
+}
+
+%body (state: (s32[], f32[8,8], f32[12,8,8])) -> (s32[], f32[8,8], f32[12,8,8]) {
+  %state = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) parameter(0)
+  %turn = s32[] get-tuple-element(%state), index=0
+  %by = s32[] constant(2)
+  %next = s32[] add(%turn, %by)
+  %x = f32[8,8]{1,0} get-tuple-element(%state), index=1
+  %layers = f32[12,8,8]{2,1,0} get-tuple-element(%state), index=2
+  %kernel = f32[8,8]{1,0:T(8,128)S(1)} fusion(%layers, %turn), kind=kLoop, calls=%sliced
+  %y = f32[8,8]{1,0} dot(%x, %kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %after = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) tuple(%next, %y, %layers)
+}
+
+%condition (before: (s32[], f32[8,8], f32[12,8,8])) -> pred[] {
+  %before = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) parameter(0)
+  %now = s32[] get-tuple-element(%before), index=0
+  %limit = s32[] constant(12)
+  ROOT %less = pred[] compare(%now, %limit), direction=LT
+}
+
+ENTRY %main (first: f32[8,8], stack: f32[12,8,8], q: bf16[4,16,32], k: bf16[4,24,32]) -> bf16[4,16,24] {
+  %first = f32[8,8]{1,0} parameter(0)
+  %stack = f32[12,8,8]{2,1,0} parameter(1)
+  %q = bf16[4,16,32]{2,1,0} parameter(2)
+  %k = bf16[4,24,32]{2,1,0} parameter(3)
+  %from = s32[] constant(0)
+  %start = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) tuple(%from, %first, %stack)
+  %loop = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) while(%start), condition=%condition, body=%body
+  ROOT %logits = bf16[4,16,24]{2,1,0} convolution(%q, %k), window={size=4 stride=3 pad=0_0 lhs_dilate=4}, dim_labels=0bf_0oi->0bf
+}
+"""  # noqa: E501  an instruction is one line
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(CHECKOUT / "perf")
+        yield importlib.import_module("compiled")
+
+
+def test_a_program_is_counted_as_by_hand(compiled):
+    costs, turns, array = compiled.Costs(PROGRAM), 6, 4 * 8 * 8
+    # The batch of attention is the window of a convolution, of which one position a row is no hole.
+    assert costs.flops == turns * 2 * 8**3 + 2 * 4 * 16 * 24 * 32
+    # A turn copies a slice into memory on the chip (array and counter), reads x and writes y, and adds to the counter.
+    in_loop = turns * (array + 4 + 2 * array + 3 * 4)
+    assert costs.bytes == in_loop + 2 * 4 * (16 * 32 + 24 * 32 + 16 * 24)
