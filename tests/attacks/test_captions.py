@@ -23,6 +23,8 @@ from tests.attacks.worlds import (
 )
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def model():
