@@ -40,7 +40,7 @@ def out(tmp_path, monkeypatch, capsys):
         arrays |= {"captions": texts, "text_embeddings": rng.normal(size=(len(texts), 8))}
         np.savez(tmp_path / f"{name}.npz", **{key: np.array(value) for key, value in arrays.items()})
     sources = [f"{name}=embeddings:{tmp_path / name}.npz" for name in ("one", "two")]
-    assert main(["evaluate", *sources, "--images", *map(str, words), "--out", str(tmp_path / "out")]) == 0
+    assert main(["evaluate", *sources, "--images", *map(str, words), "--out", str(tmp_path / "out"), "--all"]) == 0
     return tmp_path / "out", capsys.readouterr().out
 
 
