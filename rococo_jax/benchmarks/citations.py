@@ -7,7 +7,7 @@ comment with the address that lists them.
 import re
 from collections.abc import Iterable
 
-from rococo_jax.benchmarks.benchmark import BenchmarkInfo
+from rococo_jax.benchmarks.benchmark import BenchmarkInfo, known_benchmarks
 from rococo_jax.version import __version__
 
 # As in CITATION.cff.
@@ -38,6 +38,12 @@ def bibtex(benchmarks: Iterable[BenchmarkInfo] = ()) -> str:
         if not info.paper.startswith("none") and info.paper:
             papers.setdefault(info.paper, info.name)
     return "\n\n".join([*entries, *(_paper(paper, name) for paper, name in papers.items())])
+
+
+def bibtex_of(names: Iterable[str]) -> str:
+    """Return BibTeX of this software and of the benchmarks of these names; one that it does not know has no entry."""
+    known = known_benchmarks()
+    return bibtex(known[name] for name in dict.fromkeys(names) if name in known)
 
 
 def _paper(paper: str, name: str) -> str:

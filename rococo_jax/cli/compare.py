@@ -88,6 +88,7 @@ def run(options: Options) -> int:
     """Print the differences. Returns 3 if one has a verdict of `--fail-on`."""
     import json
 
+    from rococo_jax.benchmarks.citations import bibtex_of
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
     from rococo_jax.report.difference_table import difference_table
@@ -101,7 +102,7 @@ def run(options: Options) -> int:
     # The reference is the first model that is named.
     groups = group_by_fingerprint(load_results([*baseline, *options.results]))
     if options.cite:
-        print(_citations(groups))
+        print(bibtex_of(name for group in groups for name in group.benchmarks))
         return 0
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
@@ -152,17 +153,6 @@ def _print_left_out(lines: Sequence[str]) -> None:
     if not sys.stdout.isatty():
         for line in lines:
             print(line)
-
-
-def _citations(groups: "Sequence[Group]") -> str:
-    """Return BibTeX of the benchmarks of results; one that this version does not know has no entry."""
-    from rococo_jax.benchmarks.benchmark import known_benchmarks
-    from rococo_jax.benchmarks.citations import bibtex
-
-    runs = [run for group in groups for run in group.runs]
-    names = dict.fromkeys(run.benchmark_of(task) for run in runs for task in run.tasks)
-    known = known_benchmarks()
-    return bibtex(known[name] for name in names if name in known)
 
 
 def _results_of_one_model(source: str) -> "list[Path]":

@@ -4,12 +4,14 @@ import dataclasses
 from typing import Annotated, Literal
 
 from rococo_jax.cli.outputs import output_file
+from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
   rococo leaderboard out
   rococo leaderboard out --facts models.csv --format latex --out leaderboard.tex
   rococo leaderboard ours/ theirs/ --format csv > leaderboard.csv
+  rococo leaderboard out --cite > papers.bib
 
 Columns are the headlines that the benchmarks declare. With three models or more, each value has a 95 % interval of its
 rank, and models that share a letter cannot be told apart. models.csv has a column `model` and any facts, such as
@@ -25,12 +27,18 @@ class Options:
         format: table (Markdown in a file or a pipe), markdown, latex (needs the package booktabs), csv or json
         facts: CSV or JSON file of facts about the models, with a column `model`, which become columns
         out: file to write (default: print)
+        cite: print BibTeX of the benchmarks that the results are of, and of this software, instead of the leaderboard
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     format: Literal["table", "markdown", "latex", "csv", "json"] = "table"
     facts: Annotated[str | None, Option("FILE")] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
+    cite: bool = False
+
+    def __post_init__(self):
+        if self.cite and (self.format != "table" or self.facts is not None):
+            raise InputError("rococo leaderboard", "--cite", "also --format or --facts", "--cite without them")
 
 
 def run(options: Options) -> None:
@@ -40,14 +48,18 @@ def run(options: Options) -> None:
     import json
     from pathlib import Path
 
+    from rococo_jax.benchmarks.citations import bibtex_of
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.latex import latex_table
     from rococo_jax.report.leaderboard import leaderboard_tables, leaderboards_markdown, print_leaderboards
     from rococo_jax.report.renderers import records_of
     from rococo_jax.storage import write_text
 
-    tables = leaderboard_tables(group_by_fingerprint(load_results(options.results)), options.facts)
+    groups = group_by_fingerprint(load_results(options.results))
+    tables = [] if options.cite else leaderboard_tables(groups, options.facts)
     match options.format:
+        case _ if options.cite:
+            text = bibtex_of(name for group in groups for name in group.benchmarks) + "\n"
         case "table" if options.out is None:
             print_leaderboards(tables)
             return

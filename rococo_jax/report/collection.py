@@ -224,6 +224,11 @@ class Group:
         """Data of each benchmark of any of the runs."""
         return {name: about for run in reversed(self.runs) for name, about in run.data.items()}
 
+    @property
+    def benchmarks(self) -> list[str]:
+        """Names of the benchmarks that any of the runs measured."""
+        return list(dict.fromkeys(run.benchmark_of(task) for run in self.runs for task in run.tasks))
+
 
 def label_of(runs: Iterable[Run], task: str, variant: str) -> str:
     """Return the name of a variant on the page, with the number of its parts if some of the benchmark's are absent."""

@@ -93,8 +93,9 @@ def test_bad_options_are_refused_in_one_line(folders, refusal, options, part):
     assert part in refusal("compare", folders["same"], *(places.get(each, each) for each in options))
 
 
-def test_the_benchmarks_of_the_results_and_this_software_are_cited(folders, tmp_path, capsys):
+@pytest.mark.parametrize("command", ["compare", "leaderboard"])
+def test_the_benchmarks_of_the_results_and_this_software_are_cited(command, folders, tmp_path, capsys):
     choice_run(tmp_path / "choices", "one", 60)
-    assert main(["compare", str(folders["base"]), str(tmp_path), "--cite"]) == 0
+    assert main([command, str(folders["base"]), str(tmp_path), "--cite"]) == 0
     entries = re.findall(r"^@\w+\{(\w+),", capsys.readouterr().out, re.MULTILINE)
     assert entries == ["rococo_jax", "rococo", "sugarcrepe"]
