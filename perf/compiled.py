@@ -132,9 +132,12 @@ class Costs:
         return next(each for each in self.computations[computation] if each.is_root)
 
     def _bytes(self, each: Instruction) -> float:
-        if each.opcode in ("copy-start", "slice-start"):  # one array read, one written
-            written = sum(_sizes(each.shape)[:1])
-            return written + (_sizes(each.shape)[0] if _sizes(self.by_name[each.operands[0]].shape)[0] else 0)
+        if each.opcode in ("copy-start", "slice-start"):
+            # Results are the destination and the source, of slices in the other order.
+            place = 0 if each.opcode == "copy-start" else 1
+            size = _array_bytes(*_ARRAY.findall(each.shape)[place][:2])
+            in_memory = [_sizes(self.by_name[each.operands[0]].shape)[0], _sizes(each.shape)[place]]
+            return size * sum(map(bool, in_memory))
         inner = self.computations.get(each.called("calls"), [])
         parameters = [i for i in inner if i.opcode == "parameter"]
         read = sum(

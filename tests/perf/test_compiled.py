@@ -44,6 +44,8 @@ ENTRY %main (first: f32[8,8], stack: f32[12,8,8], q: bf16[4,16,32], k: bf16[4,24
   %from = s32[] constant(0)
   %start = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) tuple(%from, %first, %stack)
   %loop = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) while(%start), condition=%condition, body=%body
+  %begin = ((f32[12,8,8]{2,1,0}), f32[4,8,8]{2,1,0:S(1)}, s32[]{:S(2)}) slice-start(%stack), slice={[0:4], [0:8], [0:8]}
+  %end = f32[4,8,8]{2,1,0:S(1)} slice-done(%begin)
   ROOT %logits = bf16[4,16,24]{2,1,0} convolution(%q, %k), window={size=4 stride=3 pad=0_0 lhs_dilate=4}, dim_labels=0bf_0oi->0bf
 }
 """  # noqa: E501  an instruction is one line
@@ -62,4 +64,5 @@ def test_a_program_is_counted_as_by_hand(compiled):
     assert costs.flops == turns * 2 * 8**3 + 2 * 4 * 16 * 24 * 32
     # A turn copies a slice into memory on the chip (array and counter), reads x and writes y, and adds to the counter.
     in_loop = turns * (array + 4 + 2 * array + 3 * 4)
-    assert costs.bytes == in_loop + 2 * 4 * (16 * 32 + 24 * 32 + 16 * 24)
+    slice_on_chip = 4 * array
+    assert costs.bytes == in_loop + slice_on_chip + 2 * 4 * (16 * 32 + 24 * 32 + 16 * 24)

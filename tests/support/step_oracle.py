@@ -212,7 +212,9 @@ class Towers:
         count, length, _ = x.shape
         qkv = self.linear(f"{name}.attention.qkv", x, layer).reshape(count, length, 3, self.model.heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        logits = self.cast(query @ key.transpose(-1, -2)) * query.shape[-1] ** -0.5
+        weights = (logits if seen is None else logits.where(seen, -torch.inf)).softmax(-1)
+        mixed = self.cast(weights) @ value
         return self.linear(f"{name}.attention.out", self.cast(mixed.transpose(1, 2).reshape(x.shape)), layer)
 
     def mlp(self, name: str, layer: int, x: torch.Tensor) -> torch.Tensor:
