@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
+from scipy import linalg
 
 from rococo_jax.data.training_images import TrainingImages, union
 from rococo_jax.encoders import Encoder
@@ -97,12 +98,20 @@ class _Moments:
         if dim > min(self._cross.shape):
             raise ValueError(f"dim {dim} is larger than the narrower feature space, {min(self._cross.shape)}")
         s, t = self._scales(0, image_ridge), self._scales(1, text_ridge)
-        left, correlations, right = np.linalg.svd(s[:, None] * self._cross * t, full_matrices=False)
+        left, correlations, right = _svd(s[:, None] * self._cross * t)
         return s[:, None] * left[:, :dim], t[:, None] * right[:dim].T, correlations[:dim]
 
     def _scales(self, side: int, ridge: float) -> np.ndarray:
         values = self._spectra[side][0]
         return 1 / np.sqrt(np.maximum(values, 0.0) + ridge * values.mean())
+
+
+def _svd(matrix: Float[np.ndarray, "rows columns"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decompose a matrix; of fewer images than features, LAPACK's faster algorithm may not converge."""
+    try:
+        return np.linalg.svd(matrix, full_matrices=False)
+    except np.linalg.LinAlgError:
+        return linalg.svd(matrix, full_matrices=False, lapack_driver="gesvd")
 
 
 def fit_heads(
