@@ -33,7 +33,9 @@ from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import load_encoder
-from rococo_jax.metrics.paired import PairedCounts, paired_differences
+from rococo_jax.metrics.counts import Counts, Run
+from rococo_jax.metrics.metric import ROWS, Metric, share
+from rococo_jax.metrics.paired import paired_differences
 from rococo_jax.storage import hash_json
 
 SEED = 63
@@ -82,19 +84,21 @@ def survival(records: Sequence[Record], goal: str, label: str) -> dict[str, np.n
 def paired_tests(columns: Mapping[str, Mapping[str, np.ndarray]]) -> list[dict[str, object]]:
     """Return the differences of each model from the first, of all tests and of the gain."""
     names = list(columns[MODELS[0]])
-    counts = {name: np.column_stack([*each.values(), np.ones(len(each[names[0]]))]) for name, each in columns.items()}
+    metrics = {name: Metric(name, name, "higher", "%", "share of scenes", "ours", share(name)) for name in names}
+    gain, before = PRIMARY[1], f"own: {ALL_NOUNS}, 1 change"
+    metrics[gain] = Metric(
+        gain, gain, "higher", "points", "gain", "ours", lambda shares: shares[PRIMARY[0]] - shares[before]
+    )
+    scenes = np.arange(len(columns[MODELS[0]][names[0]]))
 
-    def share(place: int, minus: int | None = None):
-        # The last column counts the scenes.
-        return lambda sums: 100.0 * (sums[..., place] - (0 if minus is None else sums[..., minus])) / sums[..., -1]
+    def counts_of(model: str, selected: Mapping[str, Metric]) -> Counts:
+        sums = np.column_stack([*columns[model].values(), np.ones(len(scenes))])
+        return Counts((Run(scenes, sums, (*names, ROWS), selected),))
 
-    metrics = {name: share(place) for place, name in enumerate(names)}
-    metrics[PRIMARY[1]] = share(names.index(PRIMARY[0]), names.index(f"own: {ALL_NOUNS}, 1 change"))
-    ranges = {name: 200.0 if name == PRIMARY[1] else 100.0 for name in metrics}
     rows = []
     for family in ("primary", "other"):
         selected = {name: metric for name, metric in metrics.items() if (name in PRIMARY) == (family == "primary")}
-        comparisons = [PairedCounts(counts[name], counts[MODELS[0]], selected, ranges=ranges) for name in MODELS[1:]]
+        comparisons = [(counts_of(name, selected), counts_of(MODELS[0], selected)) for name in MODELS[1:]]
         for name, differences in zip(MODELS[1:], paired_differences(comparisons), strict=True):
             for test, each in differences.items():
                 row = {"family": family, "test": test, "model": name, "reference": MODELS[0]}

@@ -33,10 +33,10 @@ def decoded(monkeypatch):
     """Count how often each file is decoded from now on."""
     counts, decode, lock = Counter(), pictures_module.decode_image, threading.Lock()
 
-    def counted(file, source):
+    def counted(file, source, least_size=None):
         with lock:
             counts[str(source)] += 1
-        return decode(file, source)
+        return decode(file, source, least_size)
 
     monkeypatch.setattr(pictures_module, "decode_image", counted)
     return counts

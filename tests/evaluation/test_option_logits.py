@@ -204,7 +204,7 @@ def test_the_command_writes_results_that_compare_report_and_select_read(tmp_path
     assert results["chance"]["vqa"]["clean"]["top1"] == pytest.approx(results["tasks"]["vqa"]["clean"]["guessing"])
     folders = [str(tmp_path / "out" / model) for model in ("one", "two")]
     capsys.readouterr()
-    assert main(["compare", *folders]) == 0
+    assert main(["compare", *folders, "--all"]) == 0
     assert "| two | Vqa | Clean | Top-1 |" in capsys.readouterr().out
     assert main(["select", *folders, "--count", "3", "--out", str(tmp_path / "selection.json")]) == 0
     selection = json.loads((tmp_path / "selection.json").read_text())

@@ -33,7 +33,7 @@ def test_the_first_table_has_blind_and_grounding_beside_false_recall(runs, tmp_p
     page = write_report([runs], tmp_path / "report.html")[0].read_text()
     table = page[page.index("Models, image_to_text") :]
     heads = re.findall(r'<button type="button"[^>]*>([^<]*)</button>', table[: table.index("</thead>")])
-    assert heads[4:9] == ["R@1", "FR@1", "Blind", "Grounding", "Drop"]
+    assert heads[5:10] == ["R@1", "FR@1", "Blind", "Grounding", "Drop"]
     assert "50 is unbiased" in page and "Grounded or blind" in page
 
 
