@@ -63,6 +63,7 @@ def test_pixels_are_enlarged_as_pillow_does_by_a_box_filter(side):
         np.testing.assert_array_equal(line[:, digital._repeated_lines(small, side)], wanted)
 
 
+@pytest.mark.thorough
 def test_every_pane_of_frost_but_the_sixth_is_drawn():
     """Count tints: 600 draws of five tints, two of them equal, give 120 each up to 35 by chance (3.5 sd)."""
     keys = jax.random.split(jax.random.key(0), 600)
