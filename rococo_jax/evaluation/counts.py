@@ -78,8 +78,7 @@ class CountedRows:
         """Counts of the rows, with their metrics."""
         if self.unit_names is None:
             return self.count(self.columns, coarsen_units(self.unit))
-        counts = self.count(self.columns, self.unit)
-        return counts.with_unit_names(self.unit_names) if isinstance(counts, Counts) else counts
+        return self.count(self.columns, self.unit).with_unit_names(self.unit_names)
 
     def on_unseen_images(self) -> "CountedRows":
         """Return the rows on images that the model was not trained on, as the variant `NAME/unseen`."""

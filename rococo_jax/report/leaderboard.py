@@ -32,6 +32,7 @@ from rococo_jax.report.model_facts import ModelFacts, read_facts
 from rococo_jax.report.renderers import print_aligned, records_of
 from rococo_jax.report.sections import lead_of, section_of
 from rococo_jax.report.tables import Column, Measured, human_cell, humans_of, pivot
+from rococo_jax.report.task_tests import agrees
 from rococo_jax.report.vocabulary import count, in_reading_order, task_label
 
 _GROUPS = ("Retrieval under attack", "Compositional", "Classification", "Others", "Corruption")
@@ -41,8 +42,6 @@ _LEAST_MODELS = 3
 _MOST_LETTERS = 5
 # Conditions that a note names.
 _MOST_FIELDS = 4
-# Points between the same count of hits divided in another order.
-_ROUNDING = 1e-6
 
 _COLUMNS = "Each column is the headline that its benchmark declares{}. Below each value: its 95 % interval{}. "
 _FOOLED = "; where altered items join a gallery, also FR@1 of the first altered variant"
@@ -148,7 +147,7 @@ def leaderboard_table(runs: Sequence[Run], facts: ModelFacts | None = None, labe
         if len(sizes[place]) > 1:
             small.append(f"n {count(numbers['n'])}")
         if rank := ranked.get((place, run.label)):
-            ends = str(rank.low) if rank.low == rank.high else f"{rank.low}–{rank.high}"
+            ends = _rank_range(rank.low, rank.high)
             small.append(f"{ends} · {short_letters(rank.letters)}")
             title = f"rank {ends} of {len(runs)}, groups {rank.letters}"
             numbers |= {"rank_low": rank.low, "rank_high": rank.high, "groups": rank.letters}
@@ -234,10 +233,12 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
     ranked: dict[tuple[Place, str], Rank] = {}
     if len(runs) < _LEAST_MODELS:
         return ranked, []
-    wanted: dict[str, list[str]] = {}
+    variants: dict[str, list[str]] = {}
     for place in places:
-        wanted.setdefault(place.task, []).append(place.variant)
-    tables = {run.label: run.counts({task: each for task, each in wanted.items() if task in run.tasks}) for run in runs}
+        variants.setdefault(place.task, []).append(place.variant)
+    tables = {
+        run.label: run.counts({task: names for task, names in variants.items() if task in run.tasks}) for run in runs
+    }
     reasons: dict[str, list[str]] = {}
     for place in places:
         column, metric = f"{task_label(place.task)} {metric_of(place.metric).label}", metric_of(place.metric)
@@ -274,7 +275,7 @@ def _comparable_counts(
         counts = tables[run.label].get(place[:2])
         if counts is None or place.metric not in counts.metrics:
             others[run.label] = "there are no counts of single queries or items"
-        elif abs(counts.value(place.metric) - run.estimate(*place).value) >= _ROUNDING:
+        elif not agrees(counts, {place.metric: run.estimate(*place).value}):
             others[run.label] = "per_query.parquet belongs to other results"
         else:
             same = (each for each in sets if counts.has_same_entries(next(iter(each.values())), place.metric))
@@ -329,5 +330,10 @@ def print_short_leaderboards(tables: Sequence[Table], command: str) -> None:
 
 
 def _short_cell(cell: Cell) -> Cell:
-    rank = f" ({cell.small[-1].partition(' ')[0]})" if "rank_low" in cell.numbers else ""
-    return dataclasses.replace(cell, text=f"{cell.text}{rank}", small=())
+    numbers = cell.numbers
+    ranks = f" ({_rank_range(numbers['rank_low'], numbers['rank_high'])})" if "rank_low" in numbers else ""
+    return dataclasses.replace(cell, text=f"{cell.text}{ranks}", small=())
+
+
+def _rank_range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}–{high}"

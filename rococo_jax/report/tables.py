@@ -83,9 +83,7 @@ def pivot(
         len(words),
         sortable=len(rows) > 1,
         filterable=filterable,
-        references=[
-            line(start, cells) for start, cells in below if any(cells[place].value is not None for place in shown)
-        ],
+        references=[line(start, cells) for start, cells in below],
         notes=notes,
     )
 

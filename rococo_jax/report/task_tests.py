@@ -159,5 +159,9 @@ def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) 
     if counts is None:
         return None
     stored = {name: value for name in counts.metrics if (value := run.estimate(task, variant, name).value) is not None}
-    are_equal = all(abs(value - counts.value(name)) < _ROUNDING for name, value in stored.items())
-    return counts.only(stored) if are_equal else None
+    return counts.only(stored) if agrees(counts, stored) else None
+
+
+def agrees(counts: Counts, stored: Mapping[str, float]) -> bool:
+    """Whether counts give the values of metrics that `results.json` has."""
+    return all(abs(value - counts.value(name)) < _ROUNDING for name, value in stored.items())
