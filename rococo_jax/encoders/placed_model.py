@@ -9,6 +9,7 @@ import operator
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -25,14 +26,14 @@ class PlacedModel:
     Attributes:
         model: the module; if parameters are sharded, a module with the sharded ones.
         graph, state: the output of `nnx.split`, with the state on the devices.
-        arrays: the arrays of the module.
+        arrays: the arrays of the module; those of NumPy make it be placed again.
         hashes: hashes of parameters by the prefix of their paths.
     """
 
     model: DualEncoder
     graph: Any
     state: Any
-    arrays: list[jax.Array]
+    arrays: list[jax.Array | np.ndarray]
     hashes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -65,5 +66,5 @@ class PlacedModel:
         return self.hashes[prefix]
 
 
-def _arrays_of(model: DualEncoder) -> list[jax.Array]:
+def _arrays_of(model: DualEncoder) -> list[jax.Array | np.ndarray]:
     return jax.tree.leaves(nnx.split(model)[1])
