@@ -31,7 +31,7 @@ from rococo_jax.losses.terms import (
     one_of,
     several_of,
 )
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 MIXED = Field("mixed", "vision")
 # Names of the alterations of `perturb.text`.
@@ -66,7 +66,7 @@ def semantic_contrastive(
         losses = local_nll(queries, positives, altered_texts, logit_scale, altered_mask)
     elif scope == "global":
         all_altered = flatten_candidates(altered_texts, altered_mask)
-        negatives = logits.log_sum_exp(Items(queries), all_altered, logit_scale=logit_scale)
+        negatives = logits.log_sum_exp(PairwiseSide(queries), all_altered, logit_scale=logit_scale)
         losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
     else:
         raise InputError("loss", "scope", repr(scope), "'local' or 'global'")

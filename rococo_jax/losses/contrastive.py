@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, Key, LossTerm, LossValue, Need, one_of
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 # Altered captions: a word was replaced, so that they are wrong for every image. `losses.sc` configures them.
 ALTERED = Field("altered", "text")
@@ -65,12 +65,12 @@ def softmax_contrastive(
     images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
     other_texts, other_images = logits.log_sum_exp_both_ways(
-        Items(images, ids), Items(texts, ids), logit_scale=logit_scale
+        PairwiseSide(images, ids), PairwiseSide(texts, ids), logit_scale=logit_scale
     )
     text_negatives = [other_texts]
     if negative_texts is not None:
         columns = flatten_candidates(negative_texts, negative_mask)
-        text_negatives.append(logits.log_sum_exp(Items(images), columns, logit_scale=logit_scale))
+        text_negatives.append(logits.log_sum_exp(PairwiseSide(images), columns, logit_scale=logit_scale))
     positive = logit_scale * paired_cosines(images, texts)
     image_to_text = softmax_nll(positive, *text_negatives)
     text_to_image = softmax_nll(positive, other_images)
@@ -94,7 +94,7 @@ def sigmoid_contrastive(
     images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
     negatives = logits.softplus_sum(
-        Items(images, ids), Items(texts, ids), logit_scale=logit_scale, logit_bias=logit_bias
+        PairwiseSide(images, ids), PairwiseSide(texts, ids), logit_scale=logit_scale, logit_bias=logit_bias
     )
     positives = jax.nn.softplus(-(logit_scale * paired_cosines(images, texts) + logit_bias))
     return (positives + negatives).mean()
@@ -102,10 +102,10 @@ def sigmoid_contrastive(
 
 def flatten_candidates(
     candidates: Float[Array, "batch candidates width"], mask: Bool[Array, "batch candidates"] | None
-) -> Items:
+) -> PairwiseSide:
     """Merge the first two axes: K embeddings per pair become one list of B * K."""
     flat_mask = None if mask is None else mask.reshape(-1)
-    return Items(candidates.reshape(-1, candidates.shape[-1]), None, flat_mask)
+    return PairwiseSide(candidates.reshape(-1, candidates.shape[-1]), None, flat_mask)
 
 
 def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:

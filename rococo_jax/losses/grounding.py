@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.contrastive import ALTERED, flatten_candidates, mean_over_batch, softmax_nll, zero_masked
 from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 
 def blind_preference(
@@ -47,7 +47,7 @@ def blind_preference(
     """
     images = images.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
-    unrelated_sum, unrelated_count = logits.sum_of_other_ids(Items(images, ids))
+    unrelated_sum, unrelated_count = logits.sum_of_other_ids(PairwiseSide(images, ids))
     mean_unrelated = unrelated_sum / jnp.maximum(unrelated_count, 1.0)[:, None]
     differences = _differences(texts, altered_texts, altered_mask)
     preference = logit_scale * (differences * mean_unrelated[:, None]).sum(-1)
@@ -76,7 +76,7 @@ def grounding_contrastive(
     differences = _differences(texts, altered_texts, altered_mask)
     query_ids = jnp.repeat(ids, altered_texts.shape[1])
     queries = flatten_candidates(differences, altered_mask)._replace(ids=query_ids)
-    negatives = logits.log_sum_exp(queries, Items(images, ids), logit_scale=logit_scale)
+    negatives = logits.log_sum_exp(queries, PairwiseSide(images, ids), logit_scale=logit_scale)
     positives = logit_scale * (images[:, None] * differences).sum(-1)
     return mean_over_batch(softmax_nll(positives.reshape(-1), negatives), queries.mask)
 

@@ -26,7 +26,7 @@ from rococo_jax.losses.contrastive import (
     zero_masked,
 )
 from rococo_jax.losses.terms import COUNT, NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 POSITIVES = Field("positive", "text")
 
@@ -48,11 +48,11 @@ def hard_positive(
     """
     ids = jnp.arange(len(images)) if ids is None else ids
     positive_texts = zero_masked(positive_texts, positive_mask)
-    keys = Items(positive_texts, ids, positive_mask)
+    keys = PairwiseSide(positive_texts, ids, positive_mask)
 
     def cross_entropy(queries: Float[Array, "batch width"]) -> Float[Array, "batch"]:
         queries = zero_masked(queries, positive_mask)
-        negatives = logits.log_sum_exp(Items(queries, ids, positive_mask), keys, logit_scale=logit_scale)
+        negatives = logits.log_sum_exp(PairwiseSide(queries, ids, positive_mask), keys, logit_scale=logit_scale)
         return softmax_nll(logit_scale * paired_cosines(queries, positive_texts), negatives)
 
     return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), positive_mask)
