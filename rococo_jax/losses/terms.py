@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.similarity import ShardedLogits
+from rococo_jax.similarity import PairwiseSide, ShardedLogits
 
 T = TypeVar("T")
 
@@ -57,6 +58,14 @@ class FieldEmbeddings:
     vectors: Float[Array, "b *k d"]
     valid: Bool[Array, "b *k"]
 
+    def flat(self) -> PairwiseSide:
+        """Merge the first two axes: k vectors per pair become one list of b * k."""
+        return PairwiseSide(self.vectors.reshape(-1, self.vectors.shape[-1]), None, self.valid.reshape(-1))
+
+    def zeroed(self) -> Float[Array, "b *k d"]:
+        """Return the vectors, 0 where they are not valid. The gradient is 0 there, even if a vector is NaN."""
+        return jnp.where(self.valid[..., None], self.vectors, 0.0)
+
 
 @pytree_dataclass
 class Embeddings:
@@ -74,8 +83,8 @@ class Embeddings:
     texts: Float[Array, "b d"]
     image_id: Int[Array, " b"]
     logit_scale: Float[Array, ""]
-    logit_bias: Float[Array, ""] | None
-    fields: dict[str, FieldEmbeddings]
+    logit_bias: Float[Array, ""] | None = None
+    fields: dict[str, FieldEmbeddings] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, field: Field) -> FieldEmbeddings:
         return self.fields[field.name]
@@ -170,7 +179,7 @@ class LossTerm:
     Attributes:
         name: name of its section of the config, `config.losses.NAME`.
         function: computes the value before its weight, and the numbers to log by name, from the embeddings, the
-            settings (its section of the config) and the mesh and block strategy of the pairwise logits.
+            settings (its section of the config) and the mesh and block size of the pairwise logits.
         keys: its config keys. A term with a key `weight` is active if the weight is not 0; without one, always.
         reads: fields of the batch that it reads.
         optional_reads: fields that it reads only if a key of its section is true, by that key.
