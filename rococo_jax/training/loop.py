@@ -167,7 +167,6 @@ def run_loop(
             if compiled_step is None:
                 compiled_step = compile_step(state, device_batch)
                 stop.handle()
-            hooks.before_step(number, state)
             with jax.profiler.StepTraceAnnotation("train", step_num=number), jax.transfer_guard("disallow"):
                 state, metrics = compiled_step(state, device_batch)
             finished = device_clock.begin(metrics)

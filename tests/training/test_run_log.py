@@ -150,7 +150,7 @@ def run_on_slow_device(monkeypatch, steps, device, host, hook):
 
     monkeypatch.setattr(loop, "place_batch", lambda batch, mesh: batch)
     registry = hooks.Hooks(RunLog(None, 0, tensorboard=False))
-    registry.add(hook, every=1)
+    registry.add(hook.after_step, every=1)
     with contextlib.closing(loop.StopOnSignal()) as stop:
         compile_step = lambda state, batch: program  # noqa: E731
         loop.run_loop(steps, state, Slow(), mesh_of(1), compile_step, registry, stop, lambda done, state: None)
