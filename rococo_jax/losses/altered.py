@@ -15,22 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
+from rococo_jax.config_fields import COUNT, NOT_NEGATIVE, Key, Need, at_least, below_one, one_of, several_of
 from rococo_jax.losses.contrastive import ALTERED, paired_cosines, softmax_nll
-from rococo_jax.losses.terms import (
-    COUNT,
-    NOT_NEGATIVE,
-    Embeddings,
-    Field,
-    FieldEmbeddings,
-    Key,
-    LossTerm,
-    LossValue,
-    Need,
-    at_least,
-    below_one,
-    one_of,
-    several_of,
-)
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 MIXED = Field("mixed", "vision")

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, Key, LossTerm, LossValue, Need, one_of
+from rococo_jax.config_fields import Key, Need, one_of
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 # Altered captions: a word was replaced, so that they are wrong for every image. `losses.sc` configures them.

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
+from rococo_jax.config_fields import NOT_NEGATIVE, Key
 from rococo_jax.losses.contrastive import ALTERED, mean_over_batch, softmax_nll
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, FieldEmbeddings, Key, LossTerm, LossValue
+from rococo_jax.losses.terms import Embeddings, FieldEmbeddings, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 

@@ -15,18 +15,10 @@ pairs that have a hard negative.
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
+from rococo_jax.config_fields import COUNT, NOT_NEGATIVE, Key
 from rococo_jax.losses.altered import local_nll
 from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, without_sigmoid
-from rococo_jax.losses.terms import (
-    COUNT,
-    NOT_NEGATIVE,
-    Embeddings,
-    Field,
-    FieldEmbeddings,
-    Key,
-    LossTerm,
-    LossValue,
-)
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 POSITIVES = Field("positive", "text")

@@ -28,7 +28,7 @@ CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 @runtime_checkable
-class Input(Protocol):
+class Batches(Protocol):
     """Batches in order.
 
     Attributes:
@@ -129,7 +129,7 @@ def _wait_for(results: Any) -> float:
 def run_loop(
     steps: int,
     state: TrainState,
-    batches: Input,
+    batches: Batches,
     mesh: Mesh,
     compile_step: Callable[[TrainState, Batch], CompiledStep],
     hooks: Hooks,

@@ -22,10 +22,10 @@ from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat, keys_of_features
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.init import Origin, starting_encoder
-from rococo_jax.training.inputs import active_inputs
-from rococo_jax.training.inputs.batches import make_input, open_source, text_length
+from rococo_jax.training.inputs import active_makers
+from rococo_jax.training.inputs.batches import make_batches, open_source, text_length
 from rococo_jax.training.inputs.feature_pool import Features
-from rococo_jax.training.inputs.loss_input import InputContext
+from rococo_jax.training.inputs.field_maker import FieldContext
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.program import step_flops
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
@@ -105,8 +105,8 @@ class Setup:
         self.trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
         self.optimizer = make_optimizer(config.optimizer, config.steps, spec, self.trained)
         self.step = make_step(config, spec, encoder.preprocessing, self.optimizer, mesh)
-        context = InputContext(config, _local_encoder(config, encoder, folder), self.source, folder)
-        self.batches = make_input(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
+        context = FieldContext(config, _local_encoder(config, encoder, folder), self.source, folder)
+        self.batches = make_batches(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
         barrier("the starting state")
         self.frozen = place_parameters(frozen, mesh)
         self.flops = step_flops(config, spec, tokens, encoder.preprocessing) / mesh.size
@@ -143,11 +143,11 @@ class Setup:
         return state
 
 
-def _file_hashes(context: InputContext) -> dict[str, str]:
-    """Return the hashes of the files that the inputs of active losses read, by name."""
+def _file_hashes(context: FieldContext) -> dict[str, str]:
+    """Return the hashes of the files from which the fields of active losses are made, by name."""
     hashes: dict[str, str] = {}
-    for loss_input in active_inputs(context.config.losses):
-        hashes |= loss_input.file_hashes(context)
+    for maker in active_makers(context.config.losses):
+        hashes |= maker.file_hashes(context)
     return hashes
 
 
@@ -160,7 +160,7 @@ def _local_encoder(config: ConfigDict, encoder: Encoder, folder: Path) -> Encode
     if is_single_process and encoder.mesh.shape["fsdp"] == 1:
         return encoder
     needs_encoder = config.data.cached_features or any(
-        loss_input.needs_encoder(config, folder) for loss_input in active_inputs(config.losses)
+        maker.needs_encoder(config, folder) for maker in active_makers(config.losses)
     )
     # Either all processes load the model, or none does.
     if not on_any_process(needs_encoder):
