@@ -7,7 +7,7 @@ import pytest
 
 from rococo_jax.training.inputs.batches import make_batches
 from rococo_jax.training.run import run_training
-from tests.support.input_world import IMAGES
+from tests.support.input_world import IMAGES, features_and_batches
 from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
 
 # Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
@@ -56,7 +56,8 @@ def long_captions(world) -> dict[str, str]:
 
 def test_pools_of_features_leave_them_out(world, long_captions):
     for keys, counts in ((long_captions, False), ({"losses__sc__weight": 1.0}, True)):
-        pool = make_batches(world.context(**keys, **FEATURES_ALONE)).features.pools["altered"]
+        features, _ = features_and_batches(world.context(**keys, **FEATURES_ALONE))
+        pool = features.pools["altered"]
         assert pool.valid.shape[1] > 1 and (pool.valid == counts).all()
 
 
