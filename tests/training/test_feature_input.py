@@ -32,7 +32,7 @@ def test_processes_read_a_part_each_of_the_same_batch(world):
             np.testing.assert_array_equal(next(part).images.features, batch.images.features[start::2])
 
 
-def test_features_are_those_of_images_and_texts_with_one_draw_of_noise_for_what_is_compared(world):
+def test_features_of_a_pair_and_of_its_altered_copies_get_the_same_noise(world):
     def take(noise: float) -> list:
         return world.take(2, **FEATURES_ALONE, **SC_AND_VC, data__feature_noise=noise)
 
@@ -67,7 +67,7 @@ def test_noise_does_not_depend_on_which_rows_a_process_makes(world, monkeypatch)
             jax.tree.map(np.testing.assert_array_equal, next(part), batch.select_rows(np.array(rows)))
 
 
-def test_batches_prepared_in_advance_are_the_same_and_resume_where_the_run_is(world):
+def test_read_ahead_changes_no_batch_and_resumes_at_the_step_of_the_run(world):
     settings = {**FEATURES_ALONE, **SC_AND_VC, "data__feature_noise": 0.5}
     at_once = make_batches(world.context(**settings, data__prefetch=0))
     expected = [next(at_once) for _ in range(5)]
@@ -93,7 +93,7 @@ def test_pixels_are_decoded_into_one_array(world):
     assert peak < 1.5 * pixels.nbytes
 
 
-def test_as_many_images_are_resized_whole_as_asked(world):
+def test_the_configured_share_of_images_is_resized_without_cropping(world):
     views = np.stack([[view(number) for number in range(IMAGES)] for view in (pixels_of, resized)])
     features = world.encoder.image_features(views.reshape(-1, *views.shape[2:])).reshape(2, IMAGES, -1)
     batches = world.take(6, **FEATURES_ALONE, data__resize_prob=0.5)
@@ -103,7 +103,7 @@ def test_as_many_images_are_resized_whole_as_asked(world):
     assert (distance.min(0) < 1e-5).all() and 5 <= distance.argmin(0).sum() <= 19
 
 
-def test_pools_hold_altered_captions_and_mixed_images_and_every_place_is_drawn(world):
+def test_every_altered_caption_and_mixed_image_of_a_pool_is_drawn(world):
     pools = {"data__feature_pool__captions": 3, "data__feature_pool__mixed": 4}
     chosen = {**SC_AND_VC, "losses__vc__views": "crop,resize", "losses__vc__ratio": 0.6}
     features, batches = features_and_batches(world.context(**FEATURES_ALONE, **pools, **chosen))

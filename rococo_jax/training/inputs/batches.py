@@ -28,7 +28,7 @@ from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays, training_preprocessing
 from rococo_jax.training.config_keys import read_jitter
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 from rococo_jax.training.inputs import active_makers
 from rococo_jax.training.inputs.feature_pool import Features, ReadFeatures, locked_features, make_features
 from rococo_jax.training.inputs.field_maker import FieldContext
