@@ -291,3 +291,5 @@ document.getElementById("lede").textContent =
   `${number(total)} items: ${data.tasks.join(", ")}. Filter them, and compare the answers of ${models.join(", ")}.`;
 readAddress();
 show();
+// The first search need not wait for this.
+setTimeout(() => (lowered ??= texts.map((text) => text.toLowerCase())));
