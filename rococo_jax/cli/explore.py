@@ -1,10 +1,16 @@
 """`rococo explore`: one page with every item of every model."""
 
 import dataclasses
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from rococo_jax.cli.outputs import output_file
+from rococo_jax.errors import InputError
 from rococo_jax.options import Option
+
+if TYPE_CHECKING:  # loads NumPy
+    from rococo_jax.report.collection import Group
 
 EXAMPLES = """\
   rococo explore out --out explore.html
@@ -35,12 +41,26 @@ class Options:
 
 def run(options: Options) -> None:
     """Write the page and its pictures."""
-    from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.report import page_path
     from rococo_jax.report.collection import group_by_fingerprint, load_results
-    from rococo_jax.report.explorer import write_explorer
 
     page = page_path(options.out, "--out")
-    groups = group_by_fingerprint(load_results(options.results))
-    for line in write_explorer(groups, page, open_lexicon(options.lexicon), dict(options.images)):
-        print(line)
+    write(group_by_fingerprint(load_results(options.results)), page, options.lexicon, dict(options.images))
+
+
+def write(groups: "Sequence[Group]", page: Path, lexicon: str, folders: Mapping[str, str]) -> None:
+    """Write the page of groups of results and its pictures, and print what they contain."""
+    from rococo_jax.perturb.text.lexicon import open_lexicon
+    from rococo_jax.report.explorer import write_explorer
+
+    try:
+        items, missing = write_explorer(groups, page, open_lexicon(lexicon), folders)
+    except InputError as error:
+        source = "--images" if error.source == "images" else error.source
+        raise InputError(source, error.field, error.found, error.wanted) from None
+    answers = f"{len(items.answers):,} answers of {len(items.models)} models"
+    print(f"{page}: {len(items.words):,} items, {answers}; pictures in {page.stem}_pictures")
+    for name, number in missing.items():
+        print(
+            f"note: {number:,} images of {name} were not found; rococo explore --images {name}=DIR names their folder"
+        )

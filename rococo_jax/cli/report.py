@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from rococo_jax.cli.explore import write
 from rococo_jax.cli.outputs import output_file
 from rococo_jax.options import Option
 
@@ -59,9 +60,6 @@ def run(options: Options) -> None:
         raise InputError(source, error.field, error.found, error.wanted) from None
     explorer = page.with_suffix(".explore.html") if options.explore else None
     if explorer is not None:
-        from rococo_jax.perturb.text.lexicon import open_lexicon
-        from rococo_jax.report.explorer import write_explorer
-
-        print("\n".join(write_explorer(groups, explorer, open_lexicon(options.lexicon), {})))
+        write(groups, explorer, options.lexicon, {})
     page, table = write_compared(groups, comparisons, page, explorer)
     print(f"{page}: the page; {table}: the same numbers as CSV; {page.with_suffix('.md')}: as Markdown")

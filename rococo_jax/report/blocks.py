@@ -325,7 +325,7 @@ def render_page(page: Page) -> str:
 
 
 def render_with_script(name: str, **values: Any) -> str:
-    """Return the template `NAME.html` with the style of all pages and the script `NAME.js`."""
+    """Return a template with the style of all pages and the script of the same name."""
     code = asset(f"{name}.js")
     script_hash = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     style = Markup(palette_css() + asset("page.css"))

@@ -171,7 +171,7 @@ def picture_files(groups: Sequence[Group], items: Items, folders: Mapping[str, s
     places = {name: about.get("images") for group in reversed(groups) for name, about in group.data.items()}
     for name in folders:
         if name not in places:
-            raise InputError("--images", "benchmark", repr(name), f"one of the results: {', '.join(places)}")
+            raise InputError("images", "benchmark", repr(name), f"one of the results: {', '.join(places)}")
     numbers: dict[str, list[int]] = {}
     for benchmark, number in items.images:
         numbers.setdefault(benchmark, []).append(number)
@@ -267,11 +267,16 @@ def _encoded_lists(lists: Sequence[Sequence[int]]) -> dict[str, str]:
     }
 
 
-def write_explorer(groups: Sequence[Group], page: Path, lexicon: Lexicon, folders: Mapping[str, str]) -> list[str]:
-    """Write the page, and its pictures into `NAME_pictures` beside it; return lines that say what it has.
+def write_explorer(
+    groups: Sequence[Group], page: Path, lexicon: Lexicon, folders: Mapping[str, str]
+) -> tuple[Items, collections.Counter[str]]:
+    """Write the page, and its pictures into `NAME_pictures` beside it.
 
     Args:
         folders: as in `picture_files`.
+
+    Returns:
+        The items, and the number of images without a file by benchmark.
 
     Raises InputError: as `Items`, `picture_files` and `write_pictures`.
     """
@@ -288,11 +293,4 @@ def write_explorer(groups: Sequence[Group], page: Path, lexicon: Lexicon, folder
         else f"Every answer of {len(items.models)} models"
     )
     write_text(page, render_with_script("explorer", title=title, data=Markup(encoded)))
-    lines = [f"{page}: {len(items.words):,} items, {len(items.answers):,} answers of {len(items.models)} models"]
-    missing = collections.Counter(name for name, number in items.images if number not in files)
-    lines += [f"{folder}: {len(set(pictures.values())):,} pictures"] if pictures else []
-    lines += [
-        f"note: {number:,} images of {name} were not found; give their folder: --images {name}=DIR"
-        for name, number in missing.items()
-    ]
-    return lines
+    return items, collections.Counter(name for name, number in items.images if number not in files)

@@ -182,7 +182,7 @@ def test_every_text_of_the_explorer_can_be_read(page, scheme):
 def test_images_that_are_not_there_are_counted_with_the_option_that_finds_them(folder, capsys):
     main(["explore", str(folder / "runs"), "--out", str(folder / "again.html")])
     out = capsys.readouterr().out
-    assert "note: 20 images of rococo were not found; give their folder: --images rococo=DIR" in out
+    assert "note: 20 images of rococo were not found; rococo explore --images rococo=DIR names their folder" in out
     assert len(list((folder / "again_pictures").glob("*.jpg"))) == 40
     (folder / "again_pictures" / f"{'0' * 16}.jpg").touch()  # of an earlier page
     main(["explore", str(folder / "runs" / "a"), "--out", str(folder / "again.html")])
