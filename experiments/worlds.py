@@ -8,11 +8,12 @@ resample images, with the models fixed. The models of the photographs are traine
 item of SugarCrepe or SugarCrepe++ lies:
 
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions FIT
-    rococo sweep --config ablations/defence --workdir runs/words --seeds 1,2 \
-        --arm 'plain:' --arm 'sc: losses.sc.weight=1.5' \
-        --arm 'recipe: losses.sc.weight=2 losses.grounding.weight=1 losses.blind.weight=2 optimizer.pull_to_start=20' \
-        --config.losses.sc.count=2 --config.data.feature_pool.captions=2 --config.init.model=models/fit \
-        --config.data.images=coco/images --config.data.captions=FIT
+    rococo train --config ablations/defence --workdir runs/plain-1 --config.seed=1 --config.losses.sc.count=2 \
+        --config.data.feature_pool.captions=2 --config.init.model=models/fit --config.data.images=coco/images \
+        --config.data.captions=FIT
+    ... --config.losses.sc.weight=1.5                                                                         sc
+    ... --config.losses.sc.weight=2 --config.losses.grounding.weight=1 --config.losses.blind.weight=2 \
+        --config.optimizer.pull_to_start=20                                                                   recipe
 """
 
 import argparse
