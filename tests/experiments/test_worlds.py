@@ -149,3 +149,33 @@ def test_intervals_are_those_of_a_bootstrap_over_images(experiment):
     ).confidence_interval  # fmt: skip
     assert value == pytest.approx(100 * sums.sum() / counts.sum())
     assert [low, high] == pytest.approx([100 * theirs.low, 100 * theirs.high], abs=0.3)
+
+
+def test_bindings_are_adjectives_of_nouns_and_relations_of_two(experiment):
+    bindings_of, lexicon = experiment("bindings").bindings_of, demo_lexicon()
+    assert bindings_of("a red dog behind a small tree", lexicon) == {
+        ("red", "dog"), ("small", "tree"), ("dog", "behind", "tree"),
+    }  # fmt: skip
+    assert bindings_of("two dogs and a cat, on the boat", lexicon) == set()
+    assert bindings_of("a dog in front of a cat. A red bird", lexicon) == {
+        ("dog", "in front of", "cat"), ("red", "bird"),
+    }  # fmt: skip
+
+
+def test_a_side_is_seen_if_training_has_all_of_its_own_bindings(experiment):
+    bindings, ties = experiment("bindings"), experiment("ties")
+    training = ["a red dog on a boat", "a tree behind a cat", "a blue bird"]
+    pairs = [
+        ("a red dog", "a blue dog"),  # the false side is unseen
+        ("a cat behind a tree", "a tree behind a cat"),
+        ("a blue bird", "a red bird"),
+        ("a red cat", "a blue cat"),
+        ("a dog", "a cat"),  # no binding
+        ("a red dog on a boat", "a red dog on a blue boat"),  # the true side has none of its own
+    ]
+    items = ties.Items(np.arange(6), [true for true, _ in pairs], [false for _, false in pairs])
+    bound = bindings.classify(items, training, demo_lexicon())
+    assert bound.classes == [
+        "true seen, false unseen", "true unseen, false seen", "true seen, false unseen", "both unseen"
+    ]  # fmt: skip
+    assert bound.items.images.tolist() == [0, 1, 2, 3] and bound.items.false[1] == "a tree behind a cat"
