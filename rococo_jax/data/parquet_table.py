@@ -1,25 +1,19 @@
 """Read tables of images, and Parquet files as such tables.
 
 A Parquet file can only be decoded by row groups. Its images are therefore copied once to an Arrow file in the cache
-folder, as the `datasets` library does, and read there in any order. The copy is named by path and contents of the
-Parquet file and has the SHA-256 of each image, which is verified at each read; a damaged copy is written again.
+folder (`remember`), as the `datasets` library does, and read there in any order. The copy is named by path and contents
+of the Parquet file and has the SHA-256 of each image, which is verified at each read; a damaged copy is written again.
 
 Arrow files with compressed images (`arrow_table`) have copies as well.
-
-Writing a copy removes this machine's copies of earlier versions of the table. The first copy that a process writes also
-removes those of tables that no longer exist, and what killed processes left. Copies of other machines, which may have
-mounted their tables elsewhere, are left alone.
 """
 
 import bisect
 import contextlib
 import hashlib
 import itertools
-import json
-import socket
-import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -29,14 +23,14 @@ import pyarrow.parquet
 
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.file_state import FileState, local_state
+from rococo_jax.data.remember import Kind, find_remembered, map_content, remembered
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.locks import hold
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_write, check_free_space, hash_json, remove_old, target_name, whole_file
+from rococo_jax.storage import check_free_space, hash_json, whole_file
 
 _MAX_GROUPS_IN_MEMORY = 4
-_COPY_FORMAT = "rococo_jax.table_copy 3"
+_COPY = Kind("tables", ".arrow", 4, is_verified=False)
 _KINDS_OF_BYTES = (
     pa.types.is_binary,
     pa.types.is_large_binary,
@@ -170,111 +164,62 @@ def image_from_copy(table: CopiedTable, row: int, column: str, state: FileState)
     A damaged copy is written again. Without a copy, the image is read from the table.
     """
     for _ in range(2):
-        copy = _copy(table, column, state)
-        if copy is None:
-            break
-        image = copy["image"][row].as_py()
-        if copy["sha256"][row].as_py() == _digest(image):
-            return image
-        _discard_copy(table.path, column)
+        with contextlib.suppress(pa.ArrowException, OSError, KeyError):
+            copy = _copy(table, column, state)
+            if copy is None:
+                break
+            image = copy["image"][row].as_py()
+            if copy["sha256"][row].as_py() == _digest(image):
+                return image
+        _discard_copy(table, column)
     return table.image_without_copy(row, column, state)
 
 
 @lru_cache(maxsize=256)
-def _copy(source: CopiedTable, column: str, state: FileState) -> pa.Table | None:
+def _copy(table: CopiedTable, column: str, state: FileState) -> pa.Table | None:
     """Open the copy of a column's images, mapped into memory; write it to the cache folder if there is none.
 
-    Return None if that fails or would take more than half of the disk's free space.
+    Return None if that fails or would take more than half of the disk's free space. Raises ArrowException: the copy is
+    damaged.
     """
-    path = source.path
     try:
-        copy = _place_of(path, column)
-        if (table := _read_copy(copy)) is not None:
-            return table
-        with _copying, hold(copy, wait=True):
-            if _read_copy(copy) is None:
-                check_free_space(copy, 2 * state.size)
-                _write_copy(source, column, copy)
-                _remove_outdated(copy)
-        return _read_copy(copy)
+        copy = remembered(*_place_of(table, column), partial(_write_copy, table, column, state.size))
     except (InputError, OSError, pa.ArrowException) as error:
         say(
-            f"{path}: no copy of its images that is quick to read in any order: {first_line(error)[:200]}; set "
+            f"{table.path}: no copy of its images that is quick to read in any order: {first_line(error)[:200]}; set "
             "ROCOCO_CACHE to a folder that can be written and has room for it"
         )
         return None
+    images = pa.ipc.open_file(pa.py_buffer(map_content(copy))).read_all()
+    images.validate(full=True)  # checks the offsets of the images; their bytes are verified at each read
+    return images
 
 
-_copying = threading.Lock()
+def _place_of(table: CopiedTable, column: str) -> tuple[Kind, str, str]:
+    return _COPY, str(table.path.resolve()), hash_json([column, *hash_files([table.path])])
 
 
-def _place_of(path: Path, column: str) -> Path:
-    table, contents = hash_json([str(path.resolve()), column]), hash_json([_COPY_FORMAT, *hash_files([path])])
-    return cache_folder() / "tables" / f"{table[:16]}-{contents[:24]}.arrow"
+def _discard_copy(table: CopiedTable, column: str) -> None:
+    if (copy := find_remembered(*_place_of(table, column))) is not None:
+        copy.unlink(missing_ok=True)
+    _copy.cache_clear()
 
 
-def _read_copy(copy: Path) -> pa.Table | None:
-    """Return the table of a copy, or None if it is missing or damaged."""
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(copy))).read_all().select(["image", "sha256"])
-        table.validate(full=True)  # checks the offsets of the images; their bytes are verified at each read
-    except (OSError, KeyError, pa.ArrowException):
-        return None
-    return table
-
-
-def _discard_copy(path: Path, column: str) -> None:
-    with _copying:
-        _place_of(path, column).unlink(missing_ok=True)
-        _copy.cache_clear()
-
-
-def _write_copy(table: CopiedTable, column: str, copy: Path) -> None:
-    source = {"source": json.dumps([socket.gethostname(), str(table.path.resolve())])}
-    with atomic_write(copy) as temporary, contextlib.ExitStack() as stack:
+def _write_copy(table: CopiedTable, column: str, size: int, file: BufferedIOBase, earlier: memoryview | None) -> None:
+    del earlier
+    check_free_space(cache_folder() / _COPY.folder / "copy", 2 * size)
+    with contextlib.ExitStack() as stack:
         writer = None
         for values in table.pieces(column):
             values = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
             digests = pa.array([_digest(image.as_py()) for image in values], pa.binary())
-            images = pa.table({"image": values, "sha256": digests}).replace_schema_metadata(source)
-            writer = writer or stack.enter_context(pa.ipc.new_file(temporary, images.schema))
+            images = pa.table({"image": values, "sha256": digests})
+            writer = writer or stack.enter_context(pa.ipc.new_file(file, images.schema))
             writer.write_table(images)
 
 
 def _digest(image: bytes | None) -> bytes | None:
     return None if image is None else hashlib.sha256(image).digest()
-
-
-def _remove_outdated(copy: Path) -> None:
-    """Remove this machine's copies of earlier versions of the table, and once in a process all that are of no use."""
-    folder, table = copy.parent, copy.name.partition("-")[0]
-    for earlier in folder.glob(f"{table}-*.arrow"):
-        if earlier != copy and (_source_of(earlier) or [""])[0] == socket.gethostname():
-            earlier.unlink(missing_ok=True)
-    if folder in _cleaned_folders:
-        return
-    _cleaned_folders.add(folder)
-    remove_old(filter(target_name, folder.glob(".*.arrow.*.part")))
-    for other in folder.glob("*.arrow"):
-        source = _source_of(other)
-        if source is None:  # damaged, or of another format
-            remove_old([other])
-        elif source[0] == socket.gethostname() and not Path(source[1]).exists():
-            other.unlink(missing_ok=True)
-
-
-# Folders of copies that this process has cleaned.
-_cleaned_folders: set[Path] = set()
-
-
-def _source_of(copy: Path) -> list[str] | None:
-    """Return the machine that wrote a copy, and the path of its table; None if it is damaged or has another format."""
-    try:
-        with pa.memory_map(str(copy)) as file:
-            host, path = json.loads(pa.ipc.open_file(file).schema.metadata[b"source"])
-            return [host, path]
-    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
-        return None
 
 
 @lru_cache(maxsize=8)

@@ -48,7 +48,7 @@ def read_tar(path: str, caption: str = "") -> pa.RecordBatch:
     Args:
         caption: key of the captions in NAME.json, or `txt` for NAME.txt; by default NAME.txt, else the usual keys.
 
-    The metadata of the schema holds `hash`, of names, captions and images; the numbers of captions and of skipped
+    The metadata of the schema holds `hash`, of names, captions and images; the numbers of samples, captions and skipped
     samples; and `content`, the hash of everything that is read here, including the offsets of the members.
 
     Raises InputError: the file is not a tar, is compressed, truncated or damaged, or a sample has two members of one
@@ -73,7 +73,8 @@ def read_tar(path: str, caption: str = "") -> pa.RecordBatch:
             digests.append(digest)
             checks.append(checksum(image.header, digest))
     images = [digest.hex() for digest in digests]
-    about = {"hash": hash_json([names, captions, images]), "captions": sum(map(len, captions)), **skipped}
+    about = {"hash": hash_json([names, captions, images]), "samples": len(names), "captions": sum(map(len, captions))}
+    about |= skipped
     about["content"] = hash_json([about, offsets, sizes, [check.hex() for check in checks]])
     columns = zip((names, offsets, sizes, captions, checks, digests), SCHEMA.types, strict=True)
     arrays = [pa.array(column, column_type) for column, column_type in columns]

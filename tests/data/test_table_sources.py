@@ -15,7 +15,7 @@ import pytest
 from pyarrow import feather
 
 from rococo_jax.cli.main import main
-from rococo_jax.data import parquet_table
+from rococo_jax.data import parquet_table, remember
 from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
 from tests.data.test_tar_contents import write
@@ -257,6 +257,11 @@ def copies(cache: Path) -> list[Path]:
     return sorted((cache / "tables").glob("*.arrow"))
 
 
+def as_in_another_process() -> None:
+    remember._opened_folders.clear()
+    remember._written_folders.clear()
+
+
 def again(source: Path) -> list[bytes]:
     parquet_table._copy.cache_clear()  # as in another process
     return [pair.image for pair in all_of(open_pairs(str(source)))]
@@ -339,26 +344,28 @@ def test_copies_of_tables_that_are_gone_or_changed_are_removed(cache, tmp_path, 
     parquet("b.parquet", rows(split=False, numbers=range(3)))(tmp_path)
     with monkeypatch.context() as other:  # tables that another machine mounted elsewhere, and one of the same path
         other.setattr(socket, "gethostname", lambda: "another machine")
-        parquet_table._cleaned_folders.clear()
+        as_in_another_process()
         assert again(tmp_path / "b.parquet") == IMAGES[:3] and {*copies(cache)} > kept - {*old}
     (of_other,) = {*copies(cache)} - kept
     parquet("b.parquet", rows(split=False, numbers=range(2)))(tmp_path)
-    parquet_table._cleaned_folders.clear()  # as in another process
+    as_in_another_process()
     assert again(tmp_path / "b.parquet") == IMAGES[:2]
     (copy,) = {*copies(cache)} - {of_other, new[0]}
     assert copy not in kept and not any(path.exists() for path in old) and all(path.exists() for path in new)
     shutil.move(tmp_path / "b.parquet", tmp_path / "c.parquet")
-    parquet_table._cleaned_folders.clear()
+    as_in_another_process()
     assert again(tmp_path / "c.parquet") == IMAGES[:2] and {*copies(cache)} & {copy, of_other} == {of_other}
 
 
 def test_only_the_first_copy_of_a_process_opens_the_others(cache, tmp_path, monkeypatch):
-    opened, source_of = [], parquet_table._source_of
-    monkeypatch.setattr(parquet_table, "_source_of", lambda copy: opened.append(copy) or source_of(copy))
+    opened, read_record = [], remember._read_record
+    monkeypatch.setattr(remember, "_read_record", lambda copy: opened.append(copy) or read_record(copy))
     for number in range(6):
         parquet(f"{number}.parquet", rows(split=False, numbers=[number]))(tmp_path)
+        if number == 5:
+            opened.clear()
         again(tmp_path / f"{number}.parquet")
-    assert len(copies(cache)) == 6 and len(opened) == 1
+    assert len(copies(cache)) == 6 and not {*opened} & {*copies(cache)[:5]} - {opened[0]}
 
 
 @pytest.mark.parametrize("has_cache", [True, False])
@@ -377,6 +384,7 @@ def test_images_of_arrow_files_are_not_held_in_memory_whether_compressed_or_not(
         os.utime(path, (1, 1))
         wanted = [image["bytes"] for image in images]
         del images, table
+        as_in_another_process()
         before = pyarrow.total_allocated_bytes()
         pairs = open_pairs(str(path))
         assert [pairs[row].image for row in (40, 0, 12)] == [wanted[row] for row in (40, 0, 12)]
