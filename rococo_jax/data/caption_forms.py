@@ -3,7 +3,7 @@
 captions.json                 Karpathy's form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_json`)
 captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); also Flickr's captions.txt,
                               NAME.token.txt and results.csv
-captions.parquet, .arrow      the same, also .feather; images may be inside (`table_images`)
+captions.parquet, .arrow      the same; images may be inside (`table_images`)
 mine.csv?image=a&caption=b    columns with unusual names; dataset_coco.json?split=test, train+restval or all
 a folder                      with metadata.csv, .jsonl or .parquet, with Parquet files, or NAME.txt beside NAME.jpg
 photos?text_files=whole       NAME.txt is one caption of several lines or paragraphs, instead of one caption per line
@@ -19,11 +19,17 @@ from typing import Any, NamedTuple, get_args
 
 from rococo_jax.data.caption_json import is_one_value, open_json
 from rococo_jax.data.caption_rows import table_rows
-from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns, refuse_columns
+from rococo_jax.data.caption_tables import (
+    USUAL_SPLITS,
+    CaptionsFile,
+    check_split_choice,
+    collect_rows,
+    parse_columns,
+    refuse_columns,
+)
 from rococo_jax.data.captions import CaptionedImage, caption_lines
 from rococo_jax.data.image_files import image_names, is_hidden, list_images
 from rococo_jax.data.read_options import ReadOptions, TextFiles
-from rococo_jax.data.table_splits import USUAL_SPLITS
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, find_file, read_text
@@ -222,22 +228,15 @@ def _open_parquet_file(source: str, options: ReadOptions) -> CaptionsFile:
 
 
 def _open_parquet_files(source: str, files: Sequence[Path], options: ReadOptions) -> CaptionsFile:
-    from rococo_jax.data.downloaded_images import lists_files, read_downloads
     from rococo_jax.data.table_images import open_parquet
 
-    if lists_files(files):
-        check_split_choice(source, options.row_split, {})
-        return read_downloads(source, files, options.requested_columns)
     return open_parquet(source, files, options)
 
 
 def _open_arrow(source: str, options: ReadOptions) -> CaptionsFile:
-    from rococo_jax.data.arrow_table import ArrowTable
-    from rococo_jax.data.table_images import read_image_tables
-    from rococo_jax.data.table_splits import choose_tables
+    from rococo_jax.data.table_images import open_arrow
 
-    tables = choose_tables(source, {"": [ArrowTable(Path(source))]}, options)
-    return read_image_tables(source, tables, options)
+    return open_arrow(source, options)
 
 
 def _is_text_table(source: str) -> bool:

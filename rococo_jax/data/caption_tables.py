@@ -31,6 +31,8 @@ USUAL = {
     "name": ("file_name", "filename", "image_name"),
     "split": ("split",),
 }  # fmt: skip
+# Names of files and folders that are recognised as splits.
+USUAL_SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
 # What `str` makes of a missing text.
 _MISSING = ("nan", "NaN", "<NA>")
 # The roles of a table without images.
@@ -148,7 +150,7 @@ def splits_of(split: str) -> set[str]:
     return {name.strip() for name in re.split("[+,]", split)} - {""}
 
 
-_DOWNLOAD = "image files: download them first (img2dataset writes tars that can be read directly)"
+_DOWNLOAD = "image files: download them first (tars and folders of img2dataset can be read directly)"
 
 
 @dataclasses.dataclass(frozen=True)
