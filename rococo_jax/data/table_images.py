@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from rococo_jax.data.caption_tables import (
     USUAL,
-    USUAL_SPLITS,
     CaptionsFile,
     caption_columns,
     check_split_choice,
@@ -34,7 +33,7 @@ from rococo_jax.data.caption_tables import (
     splits_of,
 )
 from rococo_jax.data.content_hashes import hash_files
-from rococo_jax.data.image_files import hash_image
+from rococo_jax.data.image_files import USUAL_SPLITS, hash_image, is_saved_dataset, parquet_files
 from rococo_jax.data.pictures import image_format
 from rococo_jax.data.read_options import ReadOptions
 from rococo_jax.data.tables import ArrowTable, DatasetTable, ParquetTable, Table, image_columns
@@ -80,11 +79,12 @@ def open_arrow(source: str, options: ReadOptions) -> CaptionsFile:
     return read_tables(source, [("", ArrowTable(Path(source)))], options)
 
 
-def open_parquet(source: str, files: Sequence[Path], options: ReadOptions) -> CaptionsFile:
-    """Open the captioned images of Parquet files; the names of the files or of their folders may name a split.
+def open_parquet(source: str, options: ReadOptions) -> CaptionsFile:
+    """Open the captioned images of a Parquet file or of a folder of them, whose names may name a split.
 
-    Raises InputError: as `read_tables`.
+    Raises InputError: as `parquet_files` and `read_tables`.
     """
+    files = parquet_files(Path(source))
     folders = {path.parent.name for path in files}
     tables = []
     for path in files:
@@ -120,7 +120,7 @@ def read_tables(source: str, tables: Sequence[tuple[str, Table]], options: ReadO
     columns_read = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
     status = [_STATUS] if {*schema.names} >= _COLUMNS_OF_DOWNLOADS else []
     splits, remark = _splits_of_rows(source, tables, options)
-    requested = splits_of(options.row_split) - {"all"}
+    requested = splits_of(options.split) - {"all"}
     failed = 0
 
     def rows() -> Iterator[_Row]:
@@ -151,7 +151,6 @@ def read_tables(source: str, tables: Sequence[tuple[str, Table]], options: ReadO
         options,
         columns=columns_read,
         split="",
-        split_in_name="",
         image_folders=() if image in inside else options.image_folders,
     )
     named = ((f"row {row.number}", {key: row.values[key] for key in (image, *texts)}) for row in selected)
@@ -186,7 +185,7 @@ def _splits_of_rows(
     if are_named and len({*itertools.chain.from_iterable(splits)}) < 2:
         splits = [[split or "(without one)"] * table.row_count() for split, table in tables]
     counts = Counter(itertools.chain.from_iterable(splits))
-    remark = check_split_choice(source, options.row_split, counts, must_choose=are_named)
+    remark = check_split_choice(source, options.split, counts, must_choose=are_named)
     return splits, remark if len(counts) > 1 or not are_named else ""
 
 
@@ -248,14 +247,6 @@ def _content_name(image: TableImage) -> str:
     return hashlib.sha256(content).hexdigest()[:16] + suffix
 
 
-_FILES_OF_SAVED_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
-
-
-def is_saved_dataset(path: Path) -> bool:
-    """Return whether a folder was written by `save_to_disk`."""
-    return any((path / name).is_file() for name in _FILES_OF_SAVED_DATASET)
-
-
 def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:
     """Open the captioned images of a data set; the text of this module describes its names.
 
@@ -266,16 +257,16 @@ def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:
     values = dict(urllib.parse.parse_qsl(query.replace("+", "%2B")))
     if unknown := set(values) - {"split", *USUAL}:
         raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
-    split = values.pop("split", options.split_in_name)
-    options = dataclasses.replace(
-        options, columns={**options.requested_columns, **values}, split_in_name=split, image_folders=()
-    )
+    split = values.pop("split", "")
     is_slice = "[" in split  # such as test[:100]
+    split_of_rows = options.split if is_slice else split or options.split
+    options = dataclasses.replace(
+        options, columns={**options.requested_columns, **values}, split=split_of_rows, image_folders=()
+    )
     dataset = _load(name, path, split if is_slice else None)
     if is_slice and isinstance(dataset, dict):
         raise InputError(name, "split", repr(split), f"one of {', '.join(dataset)}: a folder has no slices")
     by_split = dataset if isinstance(dataset, dict) else {split if is_slice else "": dataset}
-    options = dataclasses.replace(options, split_in_name="" if is_slice else split)
     return read_tables(name, [(split_name, DatasetTable(each, name)) for split_name, each in by_split.items()], options)
 
 
