@@ -35,8 +35,9 @@ _ATTEMPTS = 3
 
 # Returns the states of the sources; None for one that does not exist.
 States = Callable[[], Sequence[FileState | None]]
-# Writes the content; the earlier content of the file, if there is any, may be used again.
-Make = Callable[[BufferedIOBase, memoryview | None], None]
+# Writes the content; the earlier content of the file, if there is any, may be used again. Returns the digest to record
+# for a content that is not verified as a whole.
+Make = Callable[[BufferedIOBase, memoryview | None], str | None]
 
 
 class Kind(NamedTuple):
@@ -48,7 +49,7 @@ class Kind(NamedTuple):
         version: to increase when the content changes.
         is_beside: whether the file lies beside its source, as `.NAMEsuffix`, if that folder can be written.
         is_verified: whether the content is made in memory and verified as a whole. Otherwise it is written in parts,
-            verified by the reader of each part, and of no use after a change of its source.
+            verified by its reader with the `recorded_digest`, and of no use after a change of its source.
     """
 
     folder: str
@@ -90,7 +91,7 @@ def remembered(kind: Kind, source: str, key: str, make: Make, states: States = _
                 return file
             _remove_useless_files(kind)
             if not kind.is_verified:
-                _write(kind, place, source, lambda file: ("", _fill(file, source, make, states, None)))
+                _write(kind, place, source, lambda file: _fill(file, source, make, states, None))
                 return place
             if content is None:
                 content, recorded_states = _make_in_memory(kind, source, key, make, states)
@@ -116,6 +117,11 @@ def map_content(file: Path | bytes) -> memoryview:
     return memoryview(file) if isinstance(file, bytes) else _split(file)[0]
 
 
+def recorded_digest(file: Path) -> str:
+    """Return the digest that `make` returned for a file that was just returned by `remembered`."""
+    return json.loads(_split(file)[1])["content"]
+
+
 def _location(source: str) -> str:
     return source if is_url(source) else str(Path(source).absolute())
 
@@ -139,8 +145,8 @@ def _digest_of(states: Sequence[FileState | None]) -> str:
     return hash_json([state and state.to_json() for state in states])
 
 
-def _fill(file: BufferedIOBase, source: str, make: Make, states: States, earlier: memoryview | None) -> str:
-    """Write the content, and return the digest of the states; "" if a later change might not change them.
+def _fill(file: BufferedIOBase, source: str, make: Make, states: States, earlier: memoryview | None) -> tuple[str, str]:
+    """Write the content, and return its digest and that of the states; "" if a later change might not change them.
 
     Raises InputError: the sources change each time while they are read.
     """
@@ -149,9 +155,9 @@ def _fill(file: BufferedIOBase, source: str, make: Make, states: States, earlier
         is_settled = all([state is None or state.settle() for state in before])
         file.seek(0)
         file.truncate()
-        make(file, earlier)
+        digest = make(file, earlier) or ""
         if states() == before:
-            return _digest_of(before) if is_settled else ""
+            return digest, _digest_of(before) if is_settled else ""
     raise InputError(source, "contents", "changed while it was read", "a file that nothing writes to")
 
 
@@ -160,7 +166,7 @@ def _make_in_memory(kind: Kind, source: str, key: str, make: Make, states: State
     files = (_read(kind, place) for place in _places(kind, source, key))
     earlier = next((file[1] for file in files if file is not None), None)
     buffer = io.BytesIO()
-    recorded_states = _fill(buffer, source, make, states, earlier)
+    _, recorded_states = _fill(buffer, source, make, states, earlier)
     return buffer.getvalue(), recorded_states
 
 

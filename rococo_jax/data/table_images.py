@@ -33,7 +33,7 @@ from rococo_jax.data.caption_tables import (
     splits_of,
 )
 from rococo_jax.data.content_hashes import hash_files
-from rococo_jax.data.image_files import USUAL_SPLITS, hash_image, is_saved_dataset, parquet_files
+from rococo_jax.data.image_files import USUAL_SPLITS, is_saved_dataset, parquet_files
 from rococo_jax.data.pictures import image_format
 from rococo_jax.data.read_options import ReadOptions
 from rococo_jax.data.tables import ArrowTable, DatasetTable, ParquetTable, Table, image_columns
@@ -65,6 +65,10 @@ class TableImage(NamedTuple):
             expected = f"an image file inside the table, in row {self.row + 1} of the column {self.column!r}"
             raise InputError(self, "image", "no bytes", expected)
         return value
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the image file as 64 hex digits. Raises InputError: the cell is empty."""
+        return self.table.image_hash(self.row, self.column) or hashlib.sha256(self.read_bytes()).hexdigest()
 
     def __str__(self) -> str:
         return f"{self.table}/{self.row}/{self.column}"
@@ -235,7 +239,7 @@ def _are_unique(names: Sequence[str], images: Sequence[TableImage]) -> bool:
     repeated = {name for name, count in Counter(names).items() if count > 1}
     for name, image in zip(names, images, strict=True):
         if name in repeated:
-            digest = hash_image(image)
+            digest = image.sha256()
             if digests.setdefault(name, digest) != digest:
                 return False
     return True
@@ -244,7 +248,7 @@ def _are_unique(names: Sequence[str], images: Sequence[TableImage]) -> bool:
 def _content_name(image: TableImage) -> str:
     content = image.read_bytes()
     suffix = next((suffix for magic, suffix in _SUFFIXES if content.startswith(magic)), "")
-    return hashlib.sha256(content).hexdigest()[:16] + suffix
+    return image.sha256()[:16] + suffix
 
 
 def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:

@@ -3,7 +3,7 @@
 Images of Arrow files and of data sets are read from the file, mapped into memory. A Parquet file can only be decoded by
 row groups. Its images are therefore copied once to an Arrow file in the cache folder (`remember`), as the `datasets`
 library does, and read there in any order. The copy is named by path and contents of the Parquet file and has the
-SHA-256 of each image, which is verified at each read; a damaged copy is written again.
+SHA-256 of each image. These are verified when it is opened, and an image at each read; a damaged copy is written again.
 """
 
 import abc
@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.file_state import FileState, local_state
-from rococo_jax.data.remember import Kind, find_remembered, map_content, remembered
+from rococo_jax.data.remember import Kind, find_remembered, map_content, recorded_digest, remembered
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
@@ -60,6 +60,11 @@ class Table(abc.ABC):
     @abc.abstractmethod
     def image(self, row: int, column: str) -> bytes | None:
         """Return the bytes of an image file."""
+
+    def image_hash(self, row: int, column: str) -> str | None:
+        """Return the SHA-256 of an image file as 64 hex digits; None for an empty cell."""
+        image = self.image(row, column)
+        return hashlib.sha256(image).hexdigest() if image else None
 
     @abc.abstractmethod
     def first_images(self, column: str, count: int) -> list[bytes | None]:
@@ -227,6 +232,15 @@ class ParquetTable(Table):
         group = bisect.bisect_right(ends, row)
         return _images(self.path, group, column, state)[row - (ends[group - 1] if group else 0)]
 
+    def image_hash(self, row: int, column: str) -> str | None:
+        """Return the SHA-256 of an image file, which its copy has, without reading the image."""
+        with contextlib.suppress(pa.ArrowException, OSError, KeyError):
+            copy = _copy(self.path, column, local_state(self.path))
+            if copy is not None:
+                digest = copy["sha256"][row].as_py()
+                return digest.hex() if digest not in (None, _digest(b"")) else None
+        return super().image_hash(row, column)
+
     def first_images(self, column: str, count: int) -> list[bytes | None]:
         with whole_file(self.path, _EXPECTED):
             values = next(self._opened().iter_batches(count, columns=[column]))[column] if self.row_count() else []
@@ -263,6 +277,8 @@ def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
         return None
     images = pa.ipc.open_file(pa.py_buffer(map_content(copy))).read_all()
     images.validate(full=True)  # checks the offsets of the images; their bytes are verified at each read
+    if _digest_of_batches(images["sha256"].chunks) != recorded_digest(copy):
+        raise pa.ArrowInvalid("other digests than those that were written")
     return images
 
 
@@ -276,8 +292,9 @@ def _discard_copy(path: Path, column: str) -> None:
     _copy.cache_clear()
 
 
-def _write_copy(path: Path, column: str, size: int, file: BufferedIOBase, earlier: memoryview | None) -> None:
+def _write_copy(path: Path, column: str, size: int, file: BufferedIOBase, earlier: memoryview | None) -> str:
     del earlier
+    all_digests = []
     check_free_space(cache_folder() / _COPY.folder / "copy", 2 * size)
     with contextlib.ExitStack() as stack:
         writer = None
@@ -285,9 +302,16 @@ def _write_copy(path: Path, column: str, size: int, file: BufferedIOBase, earlie
             values = _read_group(path, group, [column])[column]
             values = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
             digests = pa.array([_digest(image.as_py()) for image in values], pa.binary())
+            all_digests.append(digests)
             images = pa.table({"image": values, "sha256": digests})
             writer = writer or stack.enter_context(pa.ipc.new_file(file, images.schema))
             writer.write_table(images)
+    return _digest_of_batches(all_digests)
+
+
+def _digest_of_batches(batches: Sequence[pa.Array]) -> str:
+    digests = itertools.chain.from_iterable(batches)
+    return hashlib.sha256(b"".join(each.as_py() or bytes(32) for each in digests)).hexdigest()
 
 
 def _digest(image: bytes | None) -> bytes | None:

@@ -161,6 +161,8 @@ def test_images_in_parquet_without_names_are_read_once_to_name_them(tmp_path, mo
     assert sorted(rows) == list(range(COUNT))
     names = [f"{hashlib.sha256(each).hexdigest()[:16]}.png" for each in IMAGES]
     assert [pair.name for pair in all_of(pairs)] == names
+    rows.clear()
+    assert pairs.image_hashes() == [hashlib.sha256(each).hexdigest() for each in IMAGES] and not rows
 
 
 def test_a_file_is_hashed_again_only_where_it_may_have_changed(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Data sets of the hub, Parquet files and what img2dataset writes: no other rows, images or copies than those named."""
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -287,6 +288,12 @@ def test_every_image_of_a_damaged_copy_is_right(cache, tmp_path):
     for image in IMAGES:
         copy.write_bytes(flip(data, data.index(image) + len(image) // 2))
         assert again(tmp_path / "t.parquet") == IMAGES
+        assert copy.read_bytes() == data
+        digest = hashlib.sha256(image).digest()
+        copy.write_bytes(flip(data, data.index(digest) + 7))
+        tables._copy.cache_clear()
+        assert digest.hex() in open_pairs(f"{tmp_path}/t.parquet").image_hashes()
+        again(tmp_path / "t.parquet")
         assert copy.read_bytes() == data
 
 
