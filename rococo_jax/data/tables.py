@@ -221,7 +221,7 @@ class ParquetTable(Table):
             state = local_state(self.path)
         for _ in range(2):
             with contextlib.suppress(pa.ArrowException, OSError, KeyError):
-                copy = _copy(self.path, column, state)
+                copy = _open_copy(self.path, column, state)
                 if copy is None:
                     break
                 image = copy["image"][row].as_py()
@@ -235,7 +235,7 @@ class ParquetTable(Table):
     def image_hash(self, row: int, column: str) -> str | None:
         """Return the SHA-256 of an image file, which its copy has, without reading the image."""
         with contextlib.suppress(pa.ArrowException, OSError, KeyError):
-            copy = _copy(self.path, column, local_state(self.path))
+            copy = _open_copy(self.path, column, local_state(self.path))
             if copy is not None:
                 digest = copy["sha256"][row].as_py()
                 return digest.hex() if digest not in (None, _digest(b"")) else None
@@ -261,7 +261,7 @@ class ParquetTable(Table):
 
 
 @lru_cache(maxsize=256)
-def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
+def _open_copy(path: Path, column: str, state: FileState) -> pa.Table | None:
     """Open the copy of a column's images, mapped into memory; write it to the cache folder if there is none.
 
     Return None if that fails or would take more than half of the disk's free space. Raises ArrowException: the copy is
@@ -289,7 +289,7 @@ def _place_of(path: Path, column: str) -> tuple[Kind, str, str]:
 def _discard_copy(path: Path, column: str) -> None:
     if (copy := find_remembered(*_place_of(path, column))) is not None:
         copy.unlink(missing_ok=True)
-    _copy.cache_clear()
+    _open_copy.cache_clear()
 
 
 def _write_copy(path: Path, column: str, size: int, file: BufferedIOBase, earlier: memoryview | None) -> str:

@@ -86,8 +86,8 @@ def checksum(header: bytes, digest: bytes) -> bytes:
     return hashlib.sha256(header[_NAME] + header[_PREFIX] + digest).digest()[:16]
 
 
-class _Member(NamedTuple):
-    """A member of a sample; only images and texts have their header and content."""
+class _SampleFile(NamedTuple):
+    """A file of a sample; only images and texts have their header and content."""
 
     offset: int
     size: int
@@ -95,7 +95,7 @@ class _Member(NamedTuple):
     content: bytes = b""
 
 
-def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _Member]]]:
+def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _SampleFile]]]:
     key, members = "", {}
     for member in _members(file, path):
         split = _SAMPLE.fullmatch(member.name)
@@ -111,7 +111,7 @@ def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _Member]]]:
         if suffix in (*IMAGES, "txt", "json"):
             file.seek(member.offset_data - HEADER)
             data = file.read(HEADER + member.size)
-        members[suffix] = _Member(member.offset_data, member.size, data[:HEADER], data[HEADER:])
+        members[suffix] = _SampleFile(member.offset_data, member.size, data[:HEADER], data[HEADER:])
     if members:
         yield key, members
 
@@ -145,7 +145,7 @@ def _describe_other_file(file: Any, error: Exception) -> str:
     return "a compressed file" if is_compressed else f"no tar ({first_line(error)})"
 
 
-def _captions(members: dict[str, _Member], key: str) -> list[str]:
+def _captions(members: dict[str, _SampleFile], key: str) -> list[str]:
     texts: Sequence[Any] = ()
     if key == "txt" or (not key and "txt" in members):
         with contextlib.suppress(InputError):

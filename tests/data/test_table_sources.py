@@ -252,7 +252,7 @@ def as_in_another_process() -> None:
 
 
 def again(source: Path) -> list[bytes]:
-    tables._copy.cache_clear()  # as in another process
+    tables._open_copy.cache_clear()  # as in another process
     return [pair.image for pair in all_of(open_pairs(str(source)))]
 
 
@@ -291,7 +291,7 @@ def test_every_image_of_a_damaged_copy_is_right(cache, tmp_path):
         assert copy.read_bytes() == data
         digest = hashlib.sha256(image).digest()
         copy.write_bytes(flip(data, data.index(digest) + 7))
-        tables._copy.cache_clear()
+        tables._open_copy.cache_clear()
         assert digest.hex() in open_pairs(f"{tmp_path}/t.parquet").image_hashes()
         again(tmp_path / "t.parquet")
         assert copy.read_bytes() == data
