@@ -23,7 +23,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import Alteration
-from rococo_jax.perturb.text.word_slots import ATTRIBUTES, Slot, alters, find_slots, is_new, new_words
+from rococo_jax.perturb.text.word_slots import ATTRIBUTES, Slot, alters, find_slots, is_new
 from rococo_jax.perturb.text.words import Word, article_of, caption_words, like_case, plain, replace_span, split_words
 
 KINDS = ("attribute", "relation", "count", "order", "negation", "addition")
@@ -193,8 +193,8 @@ def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lex
 
 
 def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
-    adjectives = [f"{adjective} " for adjective in new_words(_ADDED_ADJECTIVES, present, lexicon)]
-    objects = [f" and {article_of(noun)} {noun}" for noun in new_words(ADDED_OBJECTS, present, lexicon)]
+    adjectives = [f"{adjective} " for adjective in _ADDED_ADJECTIVES if is_new(adjective, present, lexicon)]
+    objects = [f" and {article_of(noun)} {noun}" for noun in ADDED_OBJECTS if is_new(noun, present, lexicon)]
     for _, word in _single_nouns(words, lexicon):
         yield Span(word.start, word.start, adjectives)
         yield Span(word.end, word.end, objects)

@@ -87,28 +87,14 @@ def is_new(word: str, present: frozenset[str], lexicon: Lexicon) -> bool:
     if noun is None:
         same_meaning = {plain(word)}.union(*(synonyms for synonyms in _SYNONYMS if word in synonyms))
         return present.isdisjoint(same_meaning)
-    return noun.is_absent(present) and all(lexicon.alters(old, noun) for old in _nouns_of(present, lexicon))
-
-
-def new_words(words: tuple[str, ...], present: frozenset[str], lexicon: Lexicon) -> list[str]:
-    """Return the words that are new (`is_new`), in their order.
-
-    A word is new if it is new beside each present word, so what a word excludes is determined once for all captions.
-    """
-    excluded = frozenset[str]().union(*(_words_excluded_by(each, words, lexicon) for each in present))
-    return [word for word in words if word not in excluded]
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _words_excluded_by(present_word: str, words: tuple[str, ...], lexicon: Lexicon) -> frozenset[str]:
-    present = frozenset([present_word])
-    return frozenset(word for word in words if not is_new(word, present, lexicon))
+    return noun.is_absent(present) and noun.name not in _names_without_effect(present, lexicon)
 
 
 @functools.lru_cache(maxsize=256)
-def _nouns_of(present: frozenset[str], lexicon: Lexicon) -> tuple[Noun, ...]:
-    """Return the nouns among some words; cached, since many candidates are compared with the same words."""
-    return tuple(noun for word in sorted(present) if (noun := lexicon.find(word)) is not None)
+def _names_without_effect(present: frozenset[str], lexicon: Lexicon) -> frozenset[str]:
+    """Return the names of nouns that mean the same as a present word or are more general."""
+    nouns = (noun for word in present if (noun := lexicon.find(word)) is not None)
+    return frozenset[str]().union(*map(lexicon.names_without_effect, nouns))
 
 
 def named_objects(captions: Sequence[str], lexicon: Lexicon) -> Counter[str]:
