@@ -30,6 +30,7 @@ import pytest
 from rococo_jax.cli.main import COMMANDS, main
 from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
+from tests.support import restored
 from tests.support.paths import require_real_data
 from tests.support.programs import QUICK_FOLDERS, compile_quickly
 
@@ -175,6 +176,7 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 def programs_of_a_file(request):
     """Compile as the file's folder or mark says; drop its programs at its end, which would take gigabytes."""
     types.begin_file()
+    restored.begin_file()
     compile_quickly(request.path.parent.name in QUICK_FOLDERS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
