@@ -1,5 +1,6 @@
 """A run that is stopped, or whose evaluation fails, has the evaluations and the best checkpoint of an unbroken one."""
 
+import itertools
 import json
 import os
 import signal
@@ -67,8 +68,15 @@ def signal_at(step: int, number: int):
     return on_step
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+STOPS = [(1, signal.SIGTERM), (2, signal.SIGINT), (STEPS, signal.SIGTERM)]
+OTHER_STOPS = [
+    pair for pair in itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)) if pair not in STOPS
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "number"), [*STOPS, *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in OTHER_STOPS)]
+)
 def test_a_stop_in_a_step_that_is_due_loses_no_evaluation(step, number, data, unbroken, tmp_path):
     stopped = run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
     assert (stopped.stopped is None) == (step == STEPS), "nothing is left to stop in the last step"
@@ -77,7 +85,7 @@ def test_a_stop_in_a_step_that_is_due_loses_no_evaluation(step, number, data, un
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("step", [1, 2, 4])
+@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
 def test_an_evaluation_that_fails_costs_no_step_and_is_made_again(step, data, unbroken, tmp_path):
     trained = []
 
