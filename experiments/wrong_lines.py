@@ -2,11 +2,11 @@
 
     python experiments/wrong_lines.py --out build/wrong_lines [--only similarity] [--again survived] [--check]
 
-A wrong line is a piece of a file's text and its replacement. The tracked files of the checkout are copied below `--out`;
-each line is changed there, its tests run until the first failure (those of `make test`, then those that `make test-full`
-adds), and the line is restored. `results.jsonl` has one line for each: `make test` or `make test-full`, the command that
-noticed, or `survived`. An interrupted run resumes; a line whose text has changed since, or whose result `--again` names,
-runs again. `--check` only checks that each piece of text is in its file exactly once.
+A wrong line is a piece of a file's text and its replacement. The tracked files of the checkout are copied below
+`--out`; each line is changed there, its tests run until the first failure (those of `make test`, then those that
+`make test-full` adds), and the line is restored. `results.jsonl` has one line for each: `make test` or `make test-
+full`, the command that noticed, or `survived`. An interrupted run resumes; a line whose text has changed since, or
+whose result `--again` names, runs again. `--check` only checks that each piece of text is in its file exactly once.
 """
 
 import argparse

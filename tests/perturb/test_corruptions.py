@@ -32,6 +32,7 @@ def check(name: str, cases: list[tuple[int, int]]) -> None:
         np.testing.assert_array_equal(CORRUPTIONS[name](batch[some], 3, key, ids=some, mesh=mesh), whole[some])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices(name):
     check(name, EACH_ONCE)

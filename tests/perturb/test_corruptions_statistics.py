@@ -83,6 +83,7 @@ def check_severity(name: str, severity: int) -> None:
 DRAWN = [name for name in RANDOM if name != "frost"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*DRAWN[::2], *(pytest.param(name, marks=pytest.mark.thorough) for name in DRAWN[1::2])]
 )
@@ -98,6 +99,7 @@ def test_every_severity_is_told_from_its_neighbours(name, severity):
     check_severity(name, severity)
 
 
+@pytest.mark.slow
 def test_drawn_frost_has_the_level_and_falling_spectrum_of_photographed_frost():
     for severity in (1, 5):
         found, expected = ours("frost", severity, 32), theirs("frost", severity, 32)

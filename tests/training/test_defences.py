@@ -78,6 +78,7 @@ def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_models_between_two_models(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))

@@ -74,6 +74,7 @@ OTHER_STOPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "number"), [*STOPS, *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in OTHER_STOPS)]
 )
@@ -85,6 +86,7 @@ def test_a_stop_in_a_step_that_is_due_loses_no_evaluation(step, number, data, un
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
 def test_an_evaluation_that_fails_costs_no_step_and_is_made_again(step, data, unbroken, tmp_path):
     trained = []
@@ -127,6 +129,7 @@ def test_a_stop_between_two_evaluations_adds_none(data, tmp_path):
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2, 4]
 
 
+@pytest.mark.slow
 def test_from_python_a_run_makes_the_evaluations_that_its_config_names(data, tmp_path):
     """The same numbers as those of an evaluation of its checkpoint, training images marked."""
     named = {"eval__images": str(data / "images"), "eval__annotations": str(data / "annotations"), "eval__data": ""}

@@ -134,6 +134,7 @@ def test_a_first_start_hashes_each_image_once(data, tmp_path, hashed_images):
     assert sorted(hashed_images) == [f"{number:02}.png" for number in range(IMAGES)]
 
 
+@pytest.mark.slow
 def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, hashed_images):
     """A resumed run reads images again if their files were written again, and otherwise does not."""
     for step in (2, 3):
@@ -146,6 +147,7 @@ def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, hash
     assert len(hashed_images) == 2 * IMAGES
 
 
+@pytest.mark.slow
 def test_a_table_of_influence_of_another_model_is_not_taken(data, tmp_path):
     """Compute the table in the working folder before the first checkpoint."""
     config = config_of(data, losses__sc__influence="", losses__hard_positives__weight=0.0, checkpoint__every=100)

@@ -67,6 +67,7 @@ def more_losses(monkeypatch):
     monkeypatch.setattr(inputs, "INPUTS", (*inputs.INPUTS, Reversed()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path):
     captions = [captions_of(number) for number in range(12)]

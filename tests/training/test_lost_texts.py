@@ -60,6 +60,7 @@ def test_pools_of_features_leave_them_out(world, long_captions):
         assert pool.valid.shape[1] > 1 and (pool.valid == counts).all()
 
 
+@pytest.mark.slow
 def test_a_run_says_it_once_logs_the_counts_and_has_no_loss_of_them(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
     run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run", mesh=mesh_of(1))

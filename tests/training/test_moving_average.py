@@ -59,6 +59,7 @@ def kernel_of(encoder) -> np.ndarray:
     return np.asarray(parameters_of(encoder.model)["text_head.kernel"])
 
 
+@pytest.mark.slow
 def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_its_bits(config, tmp_path):
     evaluated, history, mesh = [], [], mesh_of(1)
 

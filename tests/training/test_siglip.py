@@ -78,6 +78,7 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch):
     folder, reference, pixels, ids = material
