@@ -1,5 +1,6 @@
 """Images and captions to attack, a search written out by hand, and models with planted weaknesses."""
 
+import functools
 import itertools
 import json
 import re
@@ -91,6 +92,12 @@ def with_articles(words: list[str]) -> list[str]:
     return fixed
 
 
+@functools.cache
+def vector_of_word(word: str, width: int) -> np.ndarray:
+    """Return a fixed random vector."""
+    return np.random.default_rng([ord(letter) for letter in word]).normal(size=width)
+
+
 class Words:
     """A bag-of-words encoder: a fixed random vector for each word; images are the vectors of their first caption."""
 
@@ -104,7 +111,7 @@ class Words:
         return f"{type(self).__name__} {self.width}"
 
     def word(self, word: str) -> np.ndarray:
-        return np.random.default_rng([ord(letter) for letter in word.lower()]).normal(size=self.width)
+        return vector_of_word(word.lower(), self.width)
 
     def text(self, text: str) -> np.ndarray:
         vectors = [self.word(word) for word in re.findall(r"[A-Za-z]+", text)]
