@@ -179,6 +179,7 @@ def loaded(kind: Kind, folder: Path) -> Any:
     return (model.encoder or model.scorer).model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [name if name in TRIED else pytest.param(name, marks=pytest.mark.thorough) for name in KINDS],
@@ -227,6 +228,7 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
     assert used.fingerprint() == before
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_keys(tmp_path):
     """Run with another hash seed, which changes hashes of texts and orders of sets."""
     pytest.importorskip("sentence_transformers")
@@ -247,6 +249,7 @@ def test_adapter_options_decide_the_keys(source):
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", KINDS, indirect=True)
 def test_every_tensor_decides_the_fingerprint_also_when_it_is_written_to_in_place(source):
     kind, folder = source
