@@ -648,6 +648,7 @@ def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_models_of_which_one_was_asked_for_more_stand_in_one_table_unless_a_mean_is_over_others(folder):
     few, many, other = folder("few"), folder("many"), folder("other")
     mixed = {"mixed_galleries": ("mix_0.9",), "seeds": (1,)}

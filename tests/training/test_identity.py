@@ -135,6 +135,7 @@ def test_a_first_start_hashes_each_image_once(data, tmp_path, hashed_images):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, hashed_images):
     """A resumed run reads images again if their files were written again, and otherwise does not."""
     for step in (2, 3):

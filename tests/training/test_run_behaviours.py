@@ -178,6 +178,7 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_checkpoint_has_the_frozen_positions_of_another_image_size(data, tmp_path):
     overrides = ["config.train.vision=none", "config.init.image_size=56", "config.checkpoint.every=100"]
     done = run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")

@@ -57,6 +57,7 @@ def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_parameters_outside_the_blocks_are_gathered_once_per_step(micro_batches, monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
@@ -133,6 +134,7 @@ def test_blocks_of_convolutions_are_recomputed_and_gathered_as_those_of_transfor
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_of_a_convolutional_tower_do_not_depend_on_rematerialisation_or_shards(monkeypatch):
     monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
     spec = dataclasses.replace(tiny_spec(), vision=ConvNextSpec(32, (8, 8, 8, 8), (2, 1, 1, 1), 1e-6))
