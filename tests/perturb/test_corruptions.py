@@ -12,8 +12,8 @@ from tests.support.refusals import refused
 # One of each way of working: per value, sampling between pixels, loops until nothing changes.
 REPRESENTATIVE = ["gaussian_noise", "elastic_transform", "spatter"]
 # Another batch size on another number of devices, beside 64 on one. More of them for elastic_transform, whose many
-# products and sums are the first that the compiler rounds differently in a program of another size: two pairs, and every
-# size and every number of devices in a thorough run.
+# products and sums are the first that the compiler rounds differently in a program of another size: two pairs, and all
+# sizes and numbers of devices in a thorough run.
 EACH_ONCE, MORE = [(7, 8)], [(64, 8)]
 ALL = [(1, 1), (1, 2), (2, 2), (7, 1), (7, 4), (7, 8), (64, 2), (64, 8)]
 
