@@ -203,14 +203,14 @@ def count_pairs(
     with progress("comparing originals with altered items", len(pairs_with_own), "pairs") as advance:
         for start in range(0, len(pairs_with_own), block_size):
             pairs = pairs_with_own[start : start + block_size]
-            entries, places, padded_pairs, own_queries = block_of(pairs)
+            entries, (row, column), padded_pairs, own_queries = block_of(pairs)
             related = np.stack([pair_group[padded_pairs], second_group[padded_pairs]])
             own_differences, twice_below = count(padded_pairs, own_queries, related)
             # -0.0 equals 0.0; adding 0 makes their bits the same.
-            difference[entries] = own_differences[places] + 0
+            difference[entries] = own_differences[row, column] + 0
             # Above or equal to 0 is the complement of below 0, with ties counted half on either side.
-            preferring[entries] = 2 * unrelated[entries] - twice_below[0, places[1]]
-            below[entries] = twice_below[1:][places]
+            preferring[entries] = 2 * unrelated[entries] - twice_below[0, column]
+            below[entries] = twice_below[1:][row, column]
             advance(len(pairs))
     return DifferenceStatistics(pair, query, difference, preferring, below, unrelated, len(pair_group))
 
