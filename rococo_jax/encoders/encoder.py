@@ -34,7 +34,7 @@ from rococo_jax.encoders.programs import (
     text_tokens_at_once,
     token_ids,
 )
-from rococo_jax.encoders.protocol import LoadedModel, OnProgress, PairIndices
+from rococo_jax.encoders.protocol import Embeds, OnProgress, PairIndices, ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.models.products import Products
@@ -42,7 +42,7 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json
 
 
-class Encoder(LoadedModel):
+class Encoder(Embeds, ScoresPairs):
     """A dual encoder (or a single tower) with its preprocessing and tokenizer, placed on a mesh.
 
     With a matching head it also scores pairs. Candidates are then ranked by logit + cosine, as BLIP's published
@@ -57,7 +57,7 @@ class Encoder(LoadedModel):
         mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
     """
 
-    embeds, adds_cosine, score_name = True, True, "matching head's logit + cosine"
+    adds_cosine, score_name = True, "matching head's logit + cosine"
 
     def __init__(
         self,

@@ -53,11 +53,10 @@ from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.adapters import is_adapted, load_adapted, name_of
 from rococo_jax.encoders.encoder import Encoder
-from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders.foreign import is_factory, load_factory
+from rococo_jax.encoders.foreign_model import ForeignModel
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.protocol import LoadedModel
-from rococo_jax.encoders.token_scoring import TokenScorer
 from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
@@ -65,8 +64,6 @@ from rococo_jax.storage import is_url
 
 CHECKPOINTS, ORIGIN, EVALUATIONS = "checkpoints", "origin", "evaluations.jsonl"
 _STATE = "state"
-# Kinds of objects of users and of other libraries; the first that fits is used.
-_FOREIGN_KINDS = (TokenScorer, ForeignEncoder, ForeignPairScorer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +137,7 @@ def load_encoder(
         raise InputError(name or getattr(source, "name", requested), "image_size", options.image_size, expected)
     if isinstance(source, LoadedModel):
         return source
-    kind = next((kind for kind in _FOREIGN_KINDS if kind.fits(source)), ForeignEncoder)
-    return kind(source, name, mesh, compute.images_at_once)
+    return ForeignModel(source, name, mesh, compute.images_at_once)
 
 
 def load_model(

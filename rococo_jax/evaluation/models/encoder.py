@@ -14,7 +14,7 @@ from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
 from rococo_jax.data.images import source_files
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import (
     Loading,
@@ -32,7 +32,7 @@ from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 class EncoderModel(Model):
     """Model with one encoder, of this project or of any other."""
 
-    def __init__(self, encoder: LoadedModel):
+    def __init__(self, encoder: Embeds):
         self.encoder, self.training_images, self.notes = encoder, encoder.training_images, []
 
     @property
@@ -90,7 +90,7 @@ class EncoderModel(Model):
 
 def open_encoder(source: Any, loading: Loading) -> EncoderModel:
     """Open a source with embeddings."""
-    model, size = EncoderModel(loading.loaded), loading.options.image_size
+    model, size = EncoderModel(loading.loaded.require_embedder()), loading.options.image_size
     vision = None if size is None else loading.loaded.spec.vision
     if vision is not None and (border := vision.border_pixels):
         problem = f"{border} of {size} pixels at the right and at the bottom fill no patch and are cut"
