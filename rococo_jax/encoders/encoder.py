@@ -6,24 +6,27 @@ has at that moment. An embedding depends neither on the batch size of the call n
 the number of devices: every device always runs the same program on the same number of rows (`device_steps`).
 """
 
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 from PIL import Image
 
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import matching, programs
 from rococo_jax.encoders.device_steps import BatchFeatures, DeviceSteps, StepBatch, gather_in_order
-from rococo_jax.encoders.placed_model import PlacedModel
 from rococo_jax.encoders.programs import (
     Compute,
     as_pixels,
@@ -37,6 +40,8 @@ from rococo_jax.encoders.programs import (
 from rococo_jax.encoders.protocol import Embeds, OnProgress, PairIndices, ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
+from rococo_jax.models.attention import use_fused_attention
+from rococo_jax.models.fsdp import shard_model
 from rococo_jax.models.products import Products
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json
@@ -71,8 +76,8 @@ class Encoder(Embeds, ScoresPairs):
         self.preprocessing, self.tokenizer = preprocessing, tokenizer
         self.provenance, self.name = dict(provenance or {}), name
         self.mesh = make_mesh() if mesh is None else mesh
-        self._placed_model = PlacedModel.place(model, self.mesh)
-        self.model = self._placed_model.model
+        self.model = model
+        self._place()
         platform = self.mesh.devices.flat[0].platform
         self._images_per_device = images_at_once(self.spec, platform)
         self._tokens_per_device = text_tokens_at_once(self.spec, platform)
@@ -93,21 +98,49 @@ class Encoder(Embeds, ScoresPairs):
 
     # Weights
 
-    def _current(self) -> PlacedModel:
-        """Return the model on the mesh, placed again if it has been changed."""
-        if not self._placed_model.is_of(self.model):
-            self._placed_model = PlacedModel.place(self.model, self.mesh)
-            self.model = self._placed_model.model
-        return self._placed_model
+    def _place(self) -> None:
+        """Place the parameters on the mesh: sharded over its axis `fsdp`, else copied to every device."""
+        use_fused_attention(self.model, self.mesh, self.model.dtype)
+        self._hashes: dict[str, str] = {}
+        if self.mesh.shape["fsdp"] > 1 or self.mesh.is_multi_process:
+            self._graph, self._state = shard_model(self.model, self.mesh)
+            self.model = nnx.merge(self._graph, self._state)
+            self._arrays = jax.tree.leaves(nnx.split(self.model)[1])
+        else:
+            self._graph, state = nnx.split(self.model)
+            self._arrays: list[jax.Array | np.ndarray] = jax.tree.leaves(state)
+            self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+
+    def graph_and_state(self) -> tuple[Any, Any]:
+        """Return the output of `nnx.split` for the current model, with the state on the devices.
+
+        JAX arrays are immutable: whoever changes a model replaces its arrays. So a model is unchanged as long as it
+        holds the same array objects, and their values need not be read. Arrays of NumPy are placed again in each call.
+        """
+        graph, state = nnx.split(self.model)
+        arrays = jax.tree.leaves(state)
+        same_arrays = len(arrays) == len(self._arrays) and all(map(operator.is_, arrays, self._arrays))
+        if not (same_arrays and graph == self._graph and all(isinstance(array, jax.Array) for array in arrays)):
+            self._place()
+        return self._graph, self._state
+
+    def _hash_of(self, prefix: str) -> str:
+        """Return the hash of the current parameters whose paths begin with a prefix."""
+        self.graph_and_state()
+        if prefix not in self._hashes:
+            parameters = parameters_of(self.model)
+            selected = {path: array for path, array in parameters.items() if path.startswith(prefix)}
+            self._hashes[prefix] = hash_parameters(selected)
+        return self._hashes[prefix]
 
     @property
     def weights_sha256(self) -> str:
         """Hash of the current weights. All processes must call this if parameters are sharded over several."""
-        return self._current().hash()
+        return self._hash_of("")
 
     def remember_hash(self, sha256: str) -> None:
         """Store the hash of the weights, which the caller has just computed."""
-        self._placed_model.hashes[""] = sha256
+        self._hashes[""] = sha256
 
     # Identity
 
@@ -143,7 +176,7 @@ class Encoder(Embeds, ScoresPairs):
             tower["precision"] = description["precision"]
         if side == "vision" and self.compute.images_at_once is not None:
             tower["images_at_once"] = self.compute.images_at_once  # decides the last bits
-        return {"weights": self._current().hash(f"{side}."), **tower}
+        return {"weights": self._hash_of(f"{side}."), **tower}
 
     def facts(self) -> dict[str, Any]:
         """Return provenance, size, cost and warnings for readers; they decide no number beyond the fingerprint."""
@@ -208,8 +241,8 @@ class Encoder(Embeds, ScoresPairs):
 
     def _run_on_images(self, program: Callable, images) -> Iterator[BatchFeatures]:
         self._check_image_tower()
-        current = self._current()
-        program = partial(program, self.mesh, current.graph, self.preprocessing, self._products, current.state)
+        graph, state = self.graph_and_state()
+        program = partial(program, self.mesh, graph, self.preprocessing, self._products, state)
         yield from self.steps.run(self._batch_images(images), program)
 
     def _batch_images(self, images) -> Iterator[StepBatch]:
@@ -260,8 +293,8 @@ class Encoder(Embeds, ScoresPairs):
         """
         texts = list_of_texts(self.name, texts)
         ids = self.token_ids(texts) if texts or not self.mesh.is_multi_process else []
-        current = self._current()
-        program = partial(programs.text_features, self.mesh, current.graph, self._products, current.state)
+        graph, state = self.graph_and_state()
+        program = partial(programs.text_features, self.mesh, graph, self._products, state)
         yield from self.steps.run(self._batch_texts(ids), program)
 
     def project_text_features(self, features: Float[np.ndarray, "texts width"]) -> Float[np.ndarray, "texts dim"]:
@@ -320,7 +353,9 @@ class Encoder(Embeds, ScoresPairs):
             tokens_per_device=self._tokens_per_device,
             devices=self.steps.devices,
         )
-        return matching.matching_logits(self._current(), self.steps, image_tokens, pairs, group_pairs, on_progress)
+        return matching.matching_logits(
+            self.graph_and_state(), self.steps, image_tokens, pairs, group_pairs, on_progress
+        )
 
     # Both sides
 
@@ -329,8 +364,7 @@ class Encoder(Embeds, ScoresPairs):
         return self.compute.products_on(self.mesh.devices.flat[0])
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
-        current = self._current()
-        vectors = programs.project(self.mesh, current.graph, current.state, method, features)
+        vectors = programs.project(self.mesh, *self.graph_and_state(), method, features)
         is_unit = np.linalg.norm(vectors, axis=1) > 0.5
         if not is_unit.all():
             problem = f"NaN, infinite or zero vectors in {int((~is_unit).sum())} of {len(vectors)} rows"
