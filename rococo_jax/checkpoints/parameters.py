@@ -38,6 +38,7 @@ class Checkpoint(NamedTuple):
         preprocessing: None for a text tower.
         tokenizer: None for an image tower, or if none was found.
         training_images: the images that the model was trained on; None if they are not known.
+        name: what tables call it.
     """
 
     spec: ModelSpec
@@ -46,19 +47,13 @@ class Checkpoint(NamedTuple):
     tokenizer: Any
     provenance: Mapping[str, Any]
     training_images: TrainingImages | None = None
+    name: str = "model"
 
 
 def checkpoint_of(encoder: Any) -> Checkpoint:
     """Return the parts of an `Encoder`."""
-    model = encoder.model
-    return Checkpoint(
-        model.spec,
-        parameters_of(model),
-        encoder.preprocessing,
-        encoder.tokenizer,
-        encoder.provenance,
-        encoder.training_images,
-    )
+    fields = ("preprocessing", "tokenizer", "provenance", "training_images", "name")
+    return Checkpoint(encoder.spec, parameters_of(encoder.model), *(getattr(encoder, field) for field in fields))
 
 
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

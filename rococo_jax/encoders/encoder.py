@@ -25,6 +25,7 @@ from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
+from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders import matching, programs
 from rococo_jax.encoders.device_steps import BatchFeatures, DeviceSteps, StepBatch, gather_in_order
 from rococo_jax.encoders.programs import (
@@ -60,6 +61,7 @@ class Encoder(Embeds, ScoresPairs):
         provenance: origin of the weights, and the hash that was recorded with them; not part of the identity.
         name: what reports call it.
         mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
+        training_images: the images that it was trained on; None if they are not known.
     """
 
     adds_cosine, score_name = True, "matching head's logit + cosine"
@@ -72,9 +74,10 @@ class Encoder(Embeds, ScoresPairs):
         provenance: dict[str, Any] | None = None,
         name: str = "model",
         mesh: Mesh | None = None,
+        training_images: TrainingImages | None = None,
     ):
         self.preprocessing, self.tokenizer = preprocessing, tokenizer
-        self.provenance, self.name = dict(provenance or {}), name
+        self.provenance, self.name, self.training_images = dict(provenance or {}), name, training_images
         self.mesh = make_mesh() if mesh is None else mesh
         self.model = model
         self._place()
@@ -83,6 +86,11 @@ class Encoder(Embeds, ScoresPairs):
         self._tokens_per_device = text_tokens_at_once(self.spec, platform)
         self.steps = DeviceSteps(self.name, self.mesh, self._use_smaller_unit)
         self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
+
+    def with_model(self, model: DualEncoder, **changes: Any) -> "Encoder":
+        """Return the encoder of another module; `changes` are other arguments of the constructor that differ."""
+        names = ("preprocessing", "tokenizer", "provenance", "name", "mesh", "training_images")
+        return Encoder(model, **{**{name: getattr(self, name) for name in names}, **changes})
 
     @property
     def spec(self):

@@ -175,24 +175,25 @@ def load_model(
         provenance, parameters = description["provenance"], restore_parameters(folder, spec, mesh)
         check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
         checkpoint = _with_description(folder, provenance, parameters, image_size)
-        return _encoder(checkpoint, folder.resolve().name, mesh, dtype)
+        return encoder_of(checkpoint._replace(name=folder.resolve().name), mesh, dtype)
     if (saved := find_checkpoint(folder)) is not None:
         origin, provenance, parameters = _read_checkpoint(saved, mesh)
         checkpoint = _with_description(origin, provenance, parameters, image_size)
         name = f"{saved.resolve().parent.parent.name}@{saved.name}"
-        return _encoder(checkpoint, name, mesh, dtype)
+        return encoder_of(checkpoint._replace(name=name), mesh, dtype)
     from rococo_jax.checkpoints.formats import convert
 
     options = {"pooling": pooling, "activation": activation, "heads": heads, "tokenizer": tokenizer}
     checkpoint = convert(str(source), source_format=source_format, image_size=image_size, **options)
-    return _encoder(checkpoint, folder.resolve().name if folder.exists() else str(source), mesh, dtype)
+    name = folder.resolve().name if folder.exists() else str(source)
+    return encoder_of(checkpoint._replace(name=name), mesh, dtype)
 
 
-def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike) -> Encoder:
-    """Return the encoder of a checkpoint."""
-    model = build_model(checkpoint.spec, checkpoint.parameters, dtype)
-    encoder = Encoder(model, checkpoint.preprocessing, checkpoint.tokenizer, checkpoint.provenance, name, mesh)
-    encoder.training_images = checkpoint.training_images
+def encoder_of(checkpoint: Checkpoint, mesh: Mesh, dtype: DTypeLike) -> Encoder:
+    """Return the encoder of a checkpoint: the inverse of `checkpoint_of`."""
+    spec, parameters, preprocessing, tokenizer, provenance, training_images, name = checkpoint
+    model = build_model(spec, parameters, dtype)
+    encoder = Encoder(model, preprocessing, tokenizer, dict(provenance), name, mesh, training_images)
     recorded = encoder.provenance.get("weights_sha256")
     # The hash was computed or compared while the weights were read, except for parameters on several processes.
     if recorded and is_fully_addressable(checkpoint.parameters):

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.checkpoints.parameters import Checkpoint, checkpoint_of, parameters_of
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.models.fsdp import place_parameters
@@ -23,7 +23,7 @@ from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat, keys_of_features
 from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.init import Origin, starting_encoder
+from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs import active_inputs
 from rococo_jax.training.inputs.batches import make_input, open_source, text_length
 from rococo_jax.training.inputs.feature_pool import Features
@@ -83,6 +83,7 @@ class Setup:
     """Data, model and step of a run.
 
     Attributes:
+        origin: the starting model without its parameters; the run adds its own training images.
         trained: initial values of the trained parameters; emptied once the state holds them.
         frozen: the other parameters.
         donate_parameters: whether the state may reuse the buffers of `trained`, since no later run of this process
@@ -93,7 +94,7 @@ class Setup:
 
     mesh: Mesh
     source: PairSource
-    origin: Origin
+    origin: Checkpoint
     trained: dict[str, jax.Array]
     frozen: dict[str, jax.Array]
     donate_parameters: bool
@@ -154,7 +155,7 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     return Setup(
         mesh=mesh,
         source=source,
-        origin=Origin.of(encoder),
+        origin=checkpoint_of(encoder)._replace(parameters={}),
         trained=trained,
         frozen=frozen,
         donate_parameters=is_only_run,
