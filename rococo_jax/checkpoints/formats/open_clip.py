@@ -39,7 +39,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import write_training_images
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.hub_files import commit_of, find_folder
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
@@ -157,16 +157,8 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
         return None
     folder = path.parent / str(name)
     if not (folder / "config.json").is_file():
-        folder = Path(str(name))
-    if not (folder / "config.json").is_file():
-        from huggingface_hub import hf_hub_download
-
-        try:
-            folder = Path(hf_hub_download(str(name), "config.json")).parent
-        except Exception as error:  # no network, no such name, no right to read it
-            problem = f"{name}, whose config.json cannot be read ({first_line(error)})"
-            expected = "a name on the hub that can be reached, or a folder"
-            raise InputError(path, "text_cfg.hf_model_name", problem, expected) from None
+        field, expected = "text_cfg.hf_model_name", "a name on the hub that can be reached, or a folder"
+        folder = find_folder(str(name), ["config.json"], f"{field} of {path}", expected, ["config.json"])
     config = read_json_object(folder / "config.json", "the configuration of a text tower")
     if (kind := config.get("model_type")) not in TEXT_FAMILIES:
         raise InputError(folder / "config.json", "model_type", repr(kind), f"one of {', '.join(TEXT_FAMILIES)}")
