@@ -25,7 +25,6 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import (
     MODEL_FILE,
     PARAMETERS,
@@ -47,6 +46,7 @@ from rococo_jax.checkpoints.parameters import (
     with_image_size,
     with_interpolated_positions,
 )
+from rococo_jax.checkpoints.shipped_models import demo_folder
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.remote import local_copy
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec

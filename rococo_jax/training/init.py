@@ -17,7 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.hub import has_tokenizer
+from rococo_jax.checkpoints.formats.base import has_tokenizer
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, TOKENIZER_FILE
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,

@@ -38,7 +38,8 @@ class Bert(ExportableFamily):
     """The text tower of BERT.
 
     Attributes:
-        unused_positions: the first rows of its table of positions that no token has.
+        unused_positions: the first rows of its table of positions, which no token has; RoBERTa counts from the
+            padding id + 1.
         open_clip_poolings: our poolings by the names that open_clip gives them.
     """
 
@@ -108,7 +109,7 @@ class Roberta(Bert):
 
     name = "roberta"
     model_types = ("roberta", "xlm-roberta")
-    names = BERT_NAMES + names("text.positions  {text}embeddings.position_embeddings.weight  after2")
+    names = BERT_NAMES + names("text.positions  {text}embeddings.position_embeddings.weight  skip_2_rows")
     prefixes = ("", "roberta.")
     unused_positions = 2
 

@@ -23,8 +23,7 @@ from rococo_jax.checkpoints.families import (
     naming_other_tasks,
 )
 from rococo_jax.checkpoints.families.base import Family
-from rococo_jax.checkpoints.formats.base import Format
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer, has_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER, ADAPTER_FILES, base_folder, with_adapter
 from rococo_jax.checkpoints.names import write_tensors
 from rococo_jax.checkpoints.parameters import (
@@ -40,7 +39,7 @@ from rococo_jax.checkpoints.sentence_folder import MODULES, SENTENCE_FILES, chec
 from rococo_jax.checkpoints.tensors import write_safetensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
+from rococo_jax.data.tokenizer_files import TOKENIZER_FILES, for_open_clip, for_transformers
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError

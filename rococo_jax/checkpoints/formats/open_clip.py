@@ -10,7 +10,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.families.clip import CLIP
 from rococo_jax.checkpoints.formats.activation import activation_of_open_clip
-from rococo_jax.checkpoints.formats.base import Format
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer
 from rococo_jax.checkpoints.formats.huggingface import as_library, check_round_trip
 from rococo_jax.checkpoints.formats.open_clip_config import (
     EXPRESSIBLE,
@@ -22,7 +22,6 @@ from rococo_jax.checkpoints.formats.open_clip_config import (
 from rococo_jax.checkpoints.formats.openai import TOKENIZER
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.names import NameTable, read_parameters, write_tensors
 from rococo_jax.checkpoints.parameters import (
@@ -36,7 +35,7 @@ from rococo_jax.checkpoints.tensors import Tensors, write_safetensors
 from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.image_processors import CLIP_MEAN, CLIP_STD
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
+from rococo_jax.data.tokenizer_files import TOKENIZER_FILES, read_open_clip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from rococo_jax.checkpoints.families.clip import CLIP
 from rococo_jax.checkpoints.formats.activation import activation_of_openai
-from rococo_jax.checkpoints.formats.base import Format
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer
 from rococo_jax.checkpoints.formats.open_clip_config import spec_from_open_clip
 from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
-from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.image_sizes import OPEN_CLIP_SIZES, image_size_of
 from rococo_jax.checkpoints.names import read_parameters
 from rococo_jax.checkpoints.parameters import (
