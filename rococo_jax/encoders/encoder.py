@@ -120,7 +120,7 @@ class Encoder(Embeds, ScoresPairs):
             self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
 
     def graph_and_state(self) -> tuple[Any, Any]:
-        """Return the output of `nnx.split` for the current model, with the state on the devices.
+        """Return the graph of the current module, and its state on the devices (`nnx.split`).
 
         JAX arrays are immutable: whoever changes a model replaces its arrays. So a model is unchanged as long as it
         holds the same array objects, and their values need not be read. Arrays of NumPy are placed again in each call.

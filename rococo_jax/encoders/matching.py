@@ -51,7 +51,7 @@ def matching_logits(
     """Return the head's logits of no match and of a match of each pair, float32.
 
     Args:
-        model: the output of `nnx.split`, with the state on the devices.
+        model: the graph of the module, and its state on the devices.
         steps: runs the batches.
         image_tokens: output of the image tower before pooling.
         pairs: the image and the text of each pair.
