@@ -73,7 +73,7 @@ def evaluate(encoder):
     multihost_utils.process_allgather = spy
     figures = ask(encoder)
     multihost_utils.process_allgather = original
-    leaves = jax.tree.leaves(encoder._current().state)
+    leaves = jax.tree.leaves(encoder.graph_and_state()[1])
     own = [sum(shard.data.nbytes for shard in leaf.addressable_shards) for leaf in leaves]
     sizes.append((sum(own), sum(leaf.nbytes for leaf in leaves)))
     sharded = [leaf for leaf in leaves if not leaf.is_fully_replicated]
