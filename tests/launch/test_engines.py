@@ -1,6 +1,7 @@
 """The files of `launch/` for cluster engines: their fields, the group that processes find, and the end of a run."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_processes_find_their_group_and_the_command(tmp_path, engine):
         if engine != "jobset-tpu":
             assert (shown["ROCOCO_PROCESSES"], shown["ROCOCO_PROCESS"]) == ("2", str(number))
     (coordinator,) = coordinators
-    assert coordinator == "auto" if engine == "jobset-tpu" else coordinator.rpartition(":")[2].isdecimal()
+    assert re.fullmatch("auto" if engine == "jobset-tpu" else r"(localhost|127\.0\.0\.1):\d+", coordinator)
 
 
 @pytest.mark.parametrize("engine", ["jobset-gpu", "jobset-tpu", "skypilot"])

@@ -115,7 +115,8 @@ def skypilot(words: Sequence[str], count: int, disk: Path, rococo: Sequence[str]
     Variables: docs.skypilot.co, "Distributed jobs"; recovery: "Managed jobs", by any exit code of the list.
     """
     task = yaml.safe_load(read_file("skypilot.yaml", disk))
-    home = programs_of_the_image(disk / "home" / "rococo", rococo) | {"HOME": str(disk / "home")}
+    stand_in(disk / "home" / "rococo" / "bin", "rococo", f'exec {shlex.join(rococo)} "$@"')
+    home = os.environ | {"HOME": str(disk / "home")}
     home |= task["envs"] | {"SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * count), "SKYPILOT_NUM_NODES": str(count)}
     home |= {"RUN": " ".join(words)} if words else {}
     processes = [(["bash", "-c", task["run"]], home | {"SKYPILOT_NODE_RANK": str(rank)}) for rank in range(count)]
