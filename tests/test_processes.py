@@ -200,7 +200,8 @@ def test_a_killed_process_ends_all_and_fewer_processes_resume_and_sigterm_to_one
     train += [f"--config.{each}" for each in (
         f"init.model={data}/start", f"data.images={data}/images", f"data.captions={data}/captions.json",
         "train.vision=all", "train.text=all", "init.residual_head_width=0", "data.cached_features=False",
-        "data.feature_noise=0", "data.workers=0", "steps=100000", "batch_size=4", "log.every=1",
+        "data.feature_noise=0", "data.feature_pool.captions=4", "data.feature_pool.mixed=4",
+        "data.workers=0", "steps=100000", "batch_size=4", "log.every=1",
         "log.tensorboard=False", "checkpoint.every=5",
     )]  # fmt: skip
 

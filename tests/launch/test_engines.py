@@ -173,7 +173,8 @@ def test_a_run_that_loses_a_host_or_is_stopped_resumes_under_every_engine(tmp_pa
     words += [f"--config.{each}" for each in (
         f"init.model={data}/start", f"data.images={data}/images", f"data.captions={data}/captions.json",
         "train.vision=all", "train.text=all", "init.residual_head_width=0", "data.cached_features=False",
-        "data.feature_noise=0", "data.workers=0", "steps=400", "batch_size=4", "log.every=1", "log.tensorboard=False",
+        "data.feature_noise=0", "data.feature_pool.captions=4", "data.feature_pool.mixed=4",
+        "data.workers=0", "steps=400", "batch_size=4", "log.every=1", "log.tensorboard=False",
         "checkpoint.every=5",
     )]  # fmt: skip
 
