@@ -84,7 +84,7 @@ def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_dev
 @pytest.mark.parametrize(
     "tile_rows", [1, 4, 7, *(pytest.param(rows, marks=pytest.mark.thorough) for rows in (2, 5, 6, 100))]
 )
-def test_the_size_of_a_tile_changes_nothing(tile_rows):
+def test_results_do_not_depend_on_the_size_of_a_tile(tile_rows):
     check(ShardedLogits(make_mesh(jax.devices()[:2]), tile_rows), 13, 11)
 
 
@@ -145,7 +145,7 @@ def test_a_masked_item_has_no_effect_even_if_it_is_nan():
     assert (np.asarray(gradient)[4] == 0).all() and np.isfinite(np.asarray(gradient)).all()
 
 
-def test_logits_of_a_hundred_neither_overflow_nor_vanish():
+def test_logits_of_a_hundred_neither_overflow_nor_underflow():
     """exp(100) overflows float32 and exp(-100) vanishes; rows of both kinds have finite, correct results."""
     queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]), 1)

@@ -92,7 +92,7 @@ def test_keys_of_a_new_loss_are_checked_and_a_field_without_a_pool_is_refused(mo
     refused(r"losses\.order_of_words\.weight.*no pool", check_config, without_pool)
 
 
-def test_names_of_losses_and_of_fields_are_given_once():
+def test_names_of_losses_and_fields_are_unique():
     names = [term.name for term in losses.TERMS]
     fields = [field.name for each in inputs.MAKERS for field in each.fields]
     assert len(set(names)) == len(names) and len(set(fields)) == len(fields)
