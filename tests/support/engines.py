@@ -76,7 +76,10 @@ def jobset(accelerator: str, words: Sequence[str], count: int, disk: Path, rococ
             assert host == first_host
             environment |= {"ROCOCO_COORDINATOR": f"localhost:{port}", "ROCOCO_PROCESSES": str(count)}
         else:
-            # The last is JAX's own switch for a host whose chips it does not see.
+            # One slice, by the variables of several: JAX then reads no metadata server. JAX_FORCE_TPU_INIT is its
+            # switch for a host without chips.
+            environment |= {"MEGASCALE_NUM_SLICES": "1", "MEGASCALE_SLICE_ID": "0"}
+            environment |= {"MEGASCALE_COORDINATOR_ADDRESS": "localhost"}
             environment |= {"TPU_WORKER_ID": str(index), "TPU_WORKER_HOSTNAMES": ",".join(["localhost"] * count)}
             environment |= {"JAX_FORCE_TPU_INIT": "1", "TPU_SKIP_MDS_QUERY": "1"}
         processes.append(([*container["command"], *(words or container["args"])], environment))
