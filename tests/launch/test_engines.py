@@ -166,6 +166,7 @@ def test_a_run_that_sigterm_ended_well_is_to_be_started_again(shell):
 def test_a_run_that_loses_a_host_or_is_stopped_resumes_under_every_engine(tmp_path, monkeypatch):
     """One run of two processes: each engine resumes the run of the one before, and loses a process or is stopped."""
     monkeypatch.setenv("ROCOCO_TIMEOUT", "20")  # for processes that have lost another
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image
     captions = [[" ".join(np.random.default_rng(number).choice(WORDS, 3))] for number in range(24)]
     data = write_world(tmp_path / "data", captions, altered={}, start=tiny_encoder(name="start"))
     workdir = tmp_path / "run"
