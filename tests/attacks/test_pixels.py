@@ -136,6 +136,7 @@ def test_success_is_monotone_in_radius_steps_and_restarts(run, norm):
     assert fooled[*RUNS[-1], radii[1]]
 
 
+@pytest.mark.slow
 def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
     records, images = run((2 / 255, 8 / 255), steps=10)
     attacker = PixelAttacker(model, ITEMS, paths, PixelAttack((8 / 255,)))

@@ -124,6 +124,7 @@ OWN = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @each_of([*FOREIGN, *OWN])
 def test_checkpoints(fault, world, capsys):
     fault.check(world, capsys)
