@@ -5,6 +5,7 @@ import shutil
 import zipfile
 
 import numpy as np
+import pytest
 
 from tests.support.faults import Fault, each_of, edited, with_value, written
 
