@@ -45,14 +45,21 @@ def write_report(
     return write_compared(groups, compare_groups(groups, reference), page)
 
 
-def write_compared(groups: "Sequence[Group]", comparisons: "Comparisons", page: Path) -> tuple[Path, Path]:
-    """Write the page of groups of results that were compared, and its tables beside it; see `write_report`."""
+def write_compared(
+    groups: "Sequence[Group]", comparisons: "Comparisons", page: Path, explorer: Path | None = None
+) -> tuple[Path, Path]:
+    """Write the page of groups of results that were compared, and its tables beside it; see `write_report`.
+
+    Args:
+        explorer: page of all items in the same folder, to link to.
+    """
     from rococo_jax.report.exports import write_csv
     from rococo_jax.report.markdown import write_page
     from rococo_jax.report.page import report_page
 
     table = page.with_suffix(".csv")
-    content = report_page(groups, table.name, comparisons)
+    files = {"All numbers as CSV": table.name} | ({"Every answer": explorer.name} if explorer else {})
+    content = report_page(groups, files, comparisons)
     write_csv(table, groups, comparisons)
     return write_page(page, content), table
 

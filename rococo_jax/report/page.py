@@ -1,6 +1,6 @@
 """Page of a report: groups of comparable results, each with a section for every task, in one self-contained file."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -257,8 +257,8 @@ def how_to_read(groups: Sequence[Group]) -> Part:
 _EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
 
 
-def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> Page:
-    """Return the page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
+def report_page(groups: Sequence[Group], files: Mapping[str, str], comparisons: Comparisons) -> Page:
+    """Return the page, with links to files beside it, by their text. Raises InputError: examples.parquet is damaged."""
     blocks, links = [], []
     for number, group in enumerate(groups, 1):
         compared = {task: comparison for (place, task), comparison in comparisons.items() if place == number - 1}
@@ -267,7 +267,7 @@ def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
         if corrupted_by(group.runs)[0]:
             links.append((f"{before}Corrupted images", f"#s{number}-corruptions"))
-    links += [("How to read this page", "#how-to-read"), ("All numbers as CSV", f"./{quote(csv_name)}")]
+    links += [("How to read this page", "#how-to-read"), *((text, f"./{quote(name)}") for text, name in files.items())]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
     return Page(title, "rococo report", lede(runs), blocks, [how_to_read(groups)], links)

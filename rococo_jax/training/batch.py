@@ -64,7 +64,7 @@ class Batch:
     Attributes:
         images, texts: images and captions of the pairs.
         image_id: number of the image of each pair; None in the part of a batch that only towers read.
-        fields: further inputs of losses, by `losses.terms.Field.name`.
+        fields: further images and texts that losses read, by `losses.terms.Field.name`.
         valid: for each field, True for items that exist; the others are placeholders, which losses ignore.
         counts: `encode_counts` of each process, whose sum the step returns; None for none.
     """
@@ -92,7 +92,7 @@ class Batch:
             {},
         )
 
-    def rows(self, numbers: Int[np.ndarray, " rows"]) -> "Batch":
+    def select_rows(self, numbers: Int[np.ndarray, " rows"]) -> "Batch":
         """Return some of the rows."""
         return jax.tree.map(lambda array: array[numbers], self)
 

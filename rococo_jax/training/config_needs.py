@@ -1,11 +1,12 @@
-"""What keys of a training config need to have an effect (`losses.terms.Need`)."""
+"""What keys of a training config need to have an effect (`config_fields.Need`)."""
 
 import dataclasses
 
 from ml_collections import ConfigDict
 
+from rococo_jax.config_fields import COUNT, Key, Need
 from rococo_jax.losses import active_fields
-from rococo_jax.losses.terms import COUNT, Key, LossTerm, Need
+from rococo_jax.losses.terms import LossTerm
 from rococo_jax.training.freezing import cached_sides
 
 NEW_TOWERS = Need(lambda config: not config.init.model, "with config.init.model, which has its own")

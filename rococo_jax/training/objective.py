@@ -96,7 +96,7 @@ def total_loss(
         scales: `logit_scale` as its logarithm, and `logit_bias` of models that have one.
         batch: source of the image ids and of the masks of the fields.
         losses: the section `losses` of the config.
-        logits: mesh and block strategy of the pairwise logits.
+        logits: mesh and block size of the pairwise logits.
     """
     embeddings = Embeddings(
         images=vectors["images"],

@@ -17,8 +17,8 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
-from rococo_jax.training.inputs.batches import make_input, open_source
-from rococo_jax.training.inputs.loss_input import InputContext
+from rococo_jax.training.inputs.batches import make_batches, open_source
+from rococo_jax.training.inputs.field_maker import FieldContext
 from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
 from tests.support.tiny_runs import changed
 from tests.support.world import write_world
@@ -82,12 +82,12 @@ def make_world(folder: Path) -> SimpleNamespace:
         common = {"batch_size": 4, "seed": 3, "losses__sc__variants": "same_concept", **paths}
         return changed(default_config(), **{**common, **settings})
 
-    def context(**settings) -> InputContext:
+    def context(**settings) -> FieldContext:
         config = config_of(**settings)
-        return InputContext(config, encoder, open_source(config.data), folder)
+        return FieldContext(config, encoder, open_source(config.data), folder)
 
     def take(count: int = 6, **settings) -> list:
-        batches = make_input(context(**settings))
+        batches = make_batches(context(**settings))
         first_batches = [next(batches) for _ in range(count)]
         batches.close()
         return first_batches

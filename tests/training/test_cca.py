@@ -1,6 +1,5 @@
 """Closed-form heads: the right correlations, the right weights, and a choice of ridges that sees no held-out image."""
 
-import functools
 import tracemalloc
 
 import numpy as np
@@ -9,7 +8,6 @@ import scipy.linalg
 import scipy.special
 from sklearn.preprocessing import normalize
 
-from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.training import join
 from rococo_jax.training.join import (
@@ -86,27 +84,6 @@ def test_cross_validation_prefers_a_ridge_where_there_are_more_directions_than_i
     chosen, score = choose_regularisation(x, y, np.arange(60), 4, ridges=(1e-9, 0.3), powers=(1.0,))
     assert max(chosen.image_ridge, chosen.text_ridge) == 0.3
     assert score > 20
-
-
-def test_a_cross_validation_that_was_stopped_goes_on_after_its_last_fold(tmp_path):
-    x, y, owner = paired_features(images=40)
-    choose = functools.partial(choose_regularisation, x, y, owner, folds=4, ridges=(0.01, 0.1), powers=(1.0, 2.0))
-    done = []
-
-    def stop_in_the_third_fold(count):
-        done.append(count)
-        if len(done) == 9:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        choose(4, on_progress=stop_in_the_third_fold, cache=EmbeddingCache(tmp_path))
-    fresh, again = [], []
-    expected = choose(4, on_progress=fresh.append)
-    assert choose(4, on_progress=again.append, cache=EmbeddingCache(tmp_path)) == expected
-    assert fresh == [1] * 16 and again == [4, 4, *[1] * 8]
-    for other in ({"dim": 3}, {"seed": 1}, {"folds": 5}, {"powers": (1.0, 1.5)}):
-        chosen = {"dim": 4, **other}
-        assert choose(**chosen, cache=EmbeddingCache(tmp_path)) == choose(**chosen)
 
 
 def test_logit_scale_grows_as_matches_become_certain():

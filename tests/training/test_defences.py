@@ -13,8 +13,8 @@ from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.training import run
 from rococo_jax.training.init import interpolated, starting_encoder
-from rococo_jax.training.inputs.batches import make_input, open_source
-from rococo_jax.training.inputs.loss_input import InputContext
+from rococo_jax.training.inputs.batches import make_batches, open_source
+from rococo_jax.training.inputs.field_maker import FieldContext
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import CAPTIONS, FEATURES_ALONE, changed, metrics_of, tiny_config, trained_parameters
 from tests.support.world import noise, write_world
@@ -68,7 +68,7 @@ def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
     kinds = {"losses__sc__weight": 1.0, "losses__sc__variants": "order,same_concept,relation"}
     config = changed(config, **kinds, losses__sc__select="random", data__feature_pool__captions=3)
     encoder, source = load_model(str(folder / "start")), open_source(config.data)
-    features = make_input(InputContext(config, encoder, source, tmp_path)).features
+    features = make_batches(FieldContext(config, encoder, source, tmp_path)).features
     captions = [(text, sample.captions) for sample in source for text in sample.captions]
     for place, kind in ((0, "order"), (2, "relation")):
         pool, alterer = features.pools["altered"], KindAlterer(kind, shipped_lexicon())

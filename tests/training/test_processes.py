@@ -47,7 +47,7 @@ from rococo_jax.encoders import embedding, load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import run, run_hooks, setup
+from rococo_jax.training import run, setup
 from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
@@ -95,7 +95,7 @@ setup.make_step = made_once  # the same one in all three runs
 stopped = run.run_training(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
 if me == 1:
-    run_hooks.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
+    run.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
 timed = changed(config, checkpoint__minutes=1e-9)
 done = run.run_training(timed, folder / "sharded", evaluate=evaluate, on_step=on_step)
 assert done.resumed_from == stopped.step

@@ -85,7 +85,7 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
     overrides = "steps=10 checkpoint.minutes=1 checkpoint.every=100 checkpoint.keep=9".split()
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr("rococo_jax.training.run_hooks.time", clock)
+    monkeypatch.setattr("rococo_jax.training.run.time", clock)
 
     def on_step(done, state):
         clock.seconds += 40

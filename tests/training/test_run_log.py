@@ -15,7 +15,7 @@ import pytest
 from rococo_jax.data.training_input import TrainingInput
 from rococo_jax.training import hooks, log, loop, program
 from rococo_jax.training.batch import Batch, Images, Texts, decode_counts, encode_counts
-from rococo_jax.training.inputs.batches import PairInput
+from rococo_jax.training.inputs.batches import PairBatches
 from rococo_jax.training.log import METRICS, TENSORBOARD, Meter, RunLog
 from rococo_jax.training.run_hooks import Log
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
@@ -150,7 +150,7 @@ def run_on_slow_device(monkeypatch, steps, device, host, hook):
 
     monkeypatch.setattr(loop, "place_batch", lambda batch, mesh: batch)
     registry = hooks.Hooks(RunLog(None, 0, tensorboard=False))
-    registry.add(hook, every=1)
+    registry.add(hook.after_step, every=1)
     with contextlib.closing(loop.StopOnSignal()) as stop:
         compile_step = lambda state, batch: program  # noqa: E731
         loop.run_loop(steps, state, Slow(), mesh_of(1), compile_step, registry, stop, lambda done, state: None)
@@ -196,7 +196,7 @@ def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():
         def __next__(self):
             self.step += 1
             ids = np.zeros((2, 4), np.int32)
-            lost = {"skipped_images": np.int32(1), "cut_texts": np.int32(2), "twin_texts": np.int32(0)}
+            lost = {"skipped_images": np.int32(1), "cut_texts": np.int32(2), "equal_altered_texts": np.int32(0)}
             numbers = {"image_id": np.arange(2, dtype=np.int32)}
             return {"pixels": np.zeros((2, 4, 4, 3), np.uint8), "ids": ids, "text_mask": ids > 0, **numbers, **lost}
 
@@ -209,12 +209,14 @@ def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():
         def close(self):
             pass
 
-    stopped, resumed = PairInput(Arrays(), []), PairInput(Arrays(), [])
+    stopped, resumed = PairBatches(Arrays(), []), PairBatches(Arrays(), [])
     for _ in range(3):
         next(stopped)
     resumed.set_state(json.loads(json.dumps(stopped.get_state())))
     next(resumed)
-    assert resumed.counts == {"skipped_images": 4, "cut_texts": 8, "twin_texts": 0} and resumed.arrays.step == 4
+    assert (
+        resumed.counts == {"skipped_images": 4, "cut_texts": 8, "equal_altered_texts": 0} and resumed.arrays.step == 4
+    )
 
 
 def test_counts_of_many_processes_are_added_without_overflow():

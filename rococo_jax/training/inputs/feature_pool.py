@@ -40,8 +40,8 @@ from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts, training_preprocessing
 from rococo_jax.training.freezing import SIDES
-from rococo_jax.training.inputs import active_inputs, items_per_pair
-from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolSources, image_features
+from rococo_jax.training.inputs import active_makers, shapes_per_pair
+from rococo_jax.training.inputs.field_maker import FieldContext, Pixels, Pool, PoolSources, image_features
 
 
 class _Stream(enum.IntEnum):
@@ -77,7 +77,7 @@ class Features:
     identity: dict[str, Any]
 
 
-def make_features(context: InputContext, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
+def make_features(context: FieldContext, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
     """Compute all features that the losses of the config need.
 
     Raises InputError: all images are broken, or one is and `data.on_decode_error` is "raise".
@@ -98,8 +98,8 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
     sources = PoolSources(samples, captions, views, cache)
     pools = {}
-    for loss_input in active_inputs(context.config.losses):
-        pools |= loss_input.make_pools(context, sources)
+    for maker in active_makers(context.config.losses):
+        pools |= maker.make_pools(context, sources)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
     return Features(images, texts, first, pools, resized, len(source) - len(samples), identity)
 
@@ -173,7 +173,7 @@ class ChosenPairs(PairSource):
         return hash_json([self.source.hash(), hash_bytes(self.numbers.tobytes())])
 
 
-def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
+def locked_features(context: FieldContext, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
     """Compute the features of all images that can be decoded; return them and the source of these images, in order.
 
     Images are decoded and encoded in chunks; processes share the encoding.
@@ -193,7 +193,7 @@ def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float
     return np.concatenate(features), readable
 
 
-class FeatureInput:
+class FeatureBatches:
     """Batches of features: a pure function of (features, config, step), with one caption per image.
 
     Batches are prepared in advance by a thread, `data.prefetch` of them.
@@ -202,13 +202,11 @@ class FeatureInput:
         rows: the rows of each global batch that this process makes; all by default.
     """
 
-    def __init__(self, features: Features, context: InputContext, rows: Int[np.ndarray, " rows"] | None = None):
+    def __init__(self, features: Features, context: FieldContext, rows: Int[np.ndarray, " rows"] | None = None):
         config = context.config
         self.features, self.config = features, config
-        self.fields = [
-            (loss_input, field) for loss_input in active_inputs(config.losses) for field in loss_input.fields
-        ]
-        self.items = items_per_pair(config)
+        self.fields = [(maker, field) for maker in active_makers(config.losses) for field in maker.fields]
+        self.items = shapes_per_pair(config)
         noise = config.data.feature_noise
         self.noise_scale = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
@@ -253,9 +251,9 @@ class FeatureInput:
             {},
         )
         items = {"vision": images, "text": captions}
-        for loss_input, field in self.fields:
+        for maker, field in self.fields:
             pool = features.pools[field.name]
-            places = loss_input.draw(field, (len(all_images), pool.valid.shape[1]), self.config, random)[self.rows]
+            places = maker.draw(field, (len(all_images), pool.valid.shape[1]), self.config, random)[self.rows]
             item = items[field.tower][:, None]
             # The noise of the pair itself, so that the difference to it stays as it is.
             noisy_features = pool.features[item, places] + noise[field.tower][:, None]
