@@ -1,11 +1,12 @@
 """Time this version beside another one alternately; print one JSON object of ratios.
 
     git worktree add --detach BEFORE COMMIT
-    python perf/compare_versions.py BEFORE [--rounds 5] [--only texts,images]
+    python perf/compare_versions.py BEFORE [--rounds 5] [--only texts,images] [--model DIR]
 
 Each version runs in a process of its own, which compiles first and then waits. The two take turns, so that other work
 on the machine affects both alike. `ratio` is the median over rounds of the other version's time over this one's, above
-1 where this one is faster, and `ratios` its range. Seconds are not printed: they say more about the machine.
+1 where this one is faster, and `ratios` its range; `processor_ratio` is that of processor time, which other work hardly
+changes. Seconds are not printed: they say more about the machine.
 
     scenes_tiny      steps of that config
     coco_finetune    steps of that config with a CLIP B/32 of random weights, 4 pairs
@@ -14,6 +15,7 @@ on the machine affects both alike. `ratio` is the median over rounds of the othe
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import measuring
+
+_WORDS = "a man woman dog red small house stands near the old tree with two birds on its green roof".split()
 
 
 def step_of(name: str, model: str, **settings: object) -> Callable[[], Any]:
@@ -56,12 +60,17 @@ def step_of(name: str, model: str, **settings: object) -> Callable[[], Any]:
 
 
 def encoder_call(what: str, model: str) -> Callable[[], Any]:
-    import bench
+    """Return a call that encodes 256 captions or 16 images."""
+    import numpy as np
 
     from rococo_jax.encoders import load_model
 
-    sizes = bench.Sizes(images=16, captions=256)
-    return bench.MEASUREMENTS[{"texts": "text"}.get(what, what)](load_model(model), sizes).call
+    encoder, random = load_model(model), np.random.default_rng(0)
+    if what == "images":
+        pixels = random.integers(0, 256, (16, 224, 224, 3), np.uint8)
+        return lambda: encoder.encode_image(pixels)
+    captions = [" ".join(random.choice(_WORDS, random.integers(8, 15))) for _ in range(256)]
+    return lambda: encoder.encode_text(captions)
 
 
 def worker(what: str, model: str) -> None:
@@ -75,8 +84,8 @@ def worker(what: str, model: str) -> None:
         call = step_of("coco_finetune", model, **settings)
     else:
         call = encoder_call(what, model)
-    for _ in ["compile", *sys.stdin]:
-        print(measuring.measure(lambda: jax.block_until_ready(call())).seconds, flush=True)
+    for _ in itertools.chain(["compile"], sys.stdin):
+        print(*measuring.measure(lambda: jax.block_until_ready(call())), flush=True)
 
 
 def start(tree: Path, what: str, model: Path) -> subprocess.Popen:
@@ -85,22 +94,30 @@ def start(tree: Path, what: str, model: Path) -> subprocess.Popen:
     return subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def seconds_of_next_call(process: subprocess.Popen) -> float:
-    print(file=process.stdin, flush=True)
-    return float(process.stdout.readline())
+def read_timing(process: subprocess.Popen, start: bool = False) -> measuring.Timing:
+    """Return the time of a call, which `start` starts; the first one starts by itself."""
+    if start:
+        print(file=process.stdin, flush=True)
+    line = process.stdout.readline()
+    if not line:
+        sys.exit(f"{' '.join(process.args)}: ended")
+    return measuring.Timing(*map(float, line.split()))
 
 
 def compare(before: Path, what: str, model: Path, rounds: int) -> dict[str, Any]:
     processes = [start(tree, what, model) for tree in (before, measuring.CHECKOUT)]
     for process in processes:
-        process.stdout.readline()  # the call that compiles
-    pairs = [[seconds_of_next_call(process) for process in processes] for _ in range(rounds)]
+        read_timing(process)  # the call that compiles
+    pairs = [[read_timing(process, start=True) for process in processes] for _ in range(rounds)]
     for process in processes:
         process.communicate()
-    ratios = [theirs / ours for theirs, ours in pairs]
+    ratios = [[theirs / ours for theirs, ours in zip(*pair, strict=True)] for pair in pairs]
+    clock, processor = zip(*ratios, strict=True)
     return {
-        "ratio": round(statistics.median(ratios), 2),
-        "ratios": [round(min(ratios), 2), round(max(ratios), 2)],
+        "ratio": round(statistics.median(clock), 2),
+        "ratios": [round(min(clock), 2), round(max(clock), 2)],
+        "processor_ratio": round(statistics.median(processor), 2),
+        "processor_ratios": [round(min(processor), 2), round(max(processor), 2)],
         "rounds": rounds,
     }
 
@@ -113,8 +130,8 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="a checkout of the other version")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(ALL), help="default: all four")
+    parser.add_argument("--model", help="model directory (default: a CLIP B/32 with random weights)")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--model", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker, arguments.model)
@@ -122,8 +139,9 @@ def main() -> None:
     from run_all import save_random_clip
 
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "b32"
-        save_random_clip("b32", model)
+        model = Path(arguments.model or folder) / ("" if arguments.model else "b32")
+        if not arguments.model:
+            save_random_clip("b32", model)
         results = {}
         for what in arguments.only.split(","):
             results[what] = compare(arguments.before.resolve(), what, model, arguments.rounds)

@@ -63,7 +63,7 @@ TOKENS, VOCABULARY, SIDE, END_OF_TEXT = 64, 32_000, 224, 49_407
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Published peaks of a chip, per second: bfloat16 operations, bytes of its memory, bytes to its neighbours.
+    """Published peaks of a chip, per second: bfloat16 operations and bytes of its memory.
 
     A vector unit has 8 x 128 lanes. `vector` lets each start four operations a cycle, which is an upper bound; the
     cycle follows from the matrix units (v5e: four of 128 x 128, v6e: two of 256 x 256).
@@ -71,7 +71,6 @@ class Chip:
 
     products: float
     memory: float
-    links: float
     matrix_cells: int
 
     @property
@@ -79,8 +78,8 @@ class Chip:
         return self.products / (2 * self.matrix_cells) * 8 * 128 * 4
 
 
-# https://cloud.google.com/tpu/docs/v5e and .../v6e; `links` is one direction of the interconnect.
-CHIPS = {"v5e": Chip(197e12, 819e9, 200e9, 4 * 128**2), "v6e": Chip(918e12, 1638e9, 400e9, 2 * 256**2)}
+# https://cloud.google.com/tpu/docs/v5e and .../v6e
+CHIPS = {"v5e": Chip(197e12, 819e9, 4 * 128**2), "v6e": Chip(918e12, 1638e9, 2 * 256**2)}
 
 
 def siglip(layers: int) -> ModelSpec:
@@ -106,10 +105,24 @@ def training_step(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lower
     config.losses.contrastive.kind = "sigmoid"
     for name in filter(None, arguments.losses.split(",")):
         config.losses[name].weight = 1.0
-    for setting in filter(None, arguments.config.split(",")):
-        name, value = setting.split("=")
-        config[name] = value
+    config.gradient_dtype = arguments.gradient_dtype
     return lower_step(config, siglip(arguments.layers), _preprocessing(), mesh, TOKENS)
+
+
+def gradients(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
+    """Lower the sum over devices of a step's gradients, alone."""
+    from rococo_jax.checkpoints.parameters import parameter_shapes
+    from rococo_jax.models.fsdp import copy_parameters
+
+    shapes = parameter_shapes(siglip(arguments.layers))
+    copies = {path: _rows(mesh, (mesh.size, *shape), jnp.float32) for path, shape in shapes.items()}
+
+    def total(copies):
+        parameters = {path: jnp.zeros(shape) for path, shape in shapes.items()}
+        _, backward = jax.vjp(lambda each: copy_parameters(each, mesh, arguments.gradient_dtype), parameters)
+        return backward(copies)
+
+    return jax.jit(total).lower(copies)
 
 
 def _preprocessing() -> Preprocessing:
@@ -339,8 +352,8 @@ def limit_of(costs: Costs, chip: Chip) -> tuple[str, dict[str, float]]:
 
 
 PROGRAMS = {
-    "step": training_step, "big_vision": big_vision_step, "jimm": jimm_step, "images": images, "texts": texts,
-    "influence": influence, "ranks": ranks, "mixing": mixing, "corruption": corruption,
+    "step": training_step, "gradients": gradients, "big_vision": big_vision_step, "jimm": jimm_step, "images": images,
+    "texts": texts, "influence": influence, "ranks": ranks, "mixing": mixing, "corruption": corruption,
 }  # fmt: skip
 
 
@@ -356,7 +369,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--fsdp", type=int, default=1)
     parser.add_argument("--losses", default="", help="further losses of the step: sc,vc,grounding")
-    parser.add_argument("--config", default="", help="further keys of the step's config, NAME=VALUE,...")
+    parser.add_argument("--gradient-dtype", default="float32", help="of gradients that are sent")
     parser.add_argument("--kind", default="gaussian_noise", help="kind of corruption")
     parser.add_argument("--options", default="", help="compiler options, NAME=VALUE,...")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the program, print the arrays that move most")

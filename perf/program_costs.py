@@ -108,7 +108,9 @@ class Costs:
             place = int(re.search(r"index=(\d+)", counter.attributes)[1])
             start = self._constant(self.by_name[loop.operands[0]].operands[place])
             step = self._constant(result.operands[place])
-            return math.ceil((self._constant(limit.name) - start) / step)
+            # A limit that the loop carries is an argument of the program.
+            last = math.nan if limit.opcode == "get-tuple-element" else self._constant(limit.name)
+            return math.ceil((last - start) / step)
         except (TypeError, ValueError, IndexError, ZeroDivisionError):
             print(f"loop {loop.name}: number of turns unknown, counted once", file=sys.stderr)
             return 1

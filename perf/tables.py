@@ -184,11 +184,12 @@ _OTHER_PROGRAMS = {
     "corruption_fog": "fog, 16 images",
     "corruption_elastic_transform": "elastic transform, 16 images",
     "corruption_contrast": "contrast, 16 images",
+    "gradients_float32": "sum of gradients, float32",
+    "gradients_bfloat16": "sum of gradients, bfloat16",
     "step_sc_vc_grounding": "step, SC + VC + grounding, 64 pairs",
     "step_128": "step, contrastive alone, 128 pairs",
 }
-_FLAGS = ("step_128", "step_bfloat16_gradients", "flags_asynchronous", "flags_fusion", "flags_data_parallel",
-          "flags_vmem")  # fmt: skip
+_FLAGS = ("step_128", "flags_asynchronous", "flags_fusion", "flags_data_parallel", "flags_vmem")
 
 
 def _sent(figures: dict) -> list[str]:
@@ -228,7 +229,7 @@ def compiled_programs(results: Figures) -> str:
     for name, each in entries_of(results, *_OTHER_PROGRAMS):
         others = ", ".join(f"{part} {share:.2f}" for part, share in each["others_of_limit"].items())
         rows.append([_OTHER_PROGRAMS[name], f"**{each['limit']}**; {others}", f"{each['tflop']:.3g}",
-                     f"{each['vector_gop']:,.1f}", f"{each['gb']:.3g}", f"{1000 * each['tflop'] / each['gb']:.0f}",
+                     f"{each['vector_gop']:.3g}", f"{each['gb']:.3g}", f"{1000 * each['tflop'] / each['gb']:.0f}",
                      f"{each['temporaries_gb']:.2f}", _sent(each)[1]])  # fmt: skip
     head = ["program", "limited by; others beside it", "TFLOP", "vector, Gop", "GB", "FLOP a byte", "temporaries, GB",
             "collectives, MB"]  # fmt: skip
