@@ -167,6 +167,10 @@ _STEPS = {
     "big_vision_16_chips": "big_vision, v5e:4x4, 128 pairs",
     "step_v6e": "rococo, v6e:2x2, 128 pairs",
     "big_vision_v6e": "big_vision, v6e:2x2, 128 pairs",
+    "flags_asynchronous": "rococo, asynchronous all-reduces requested",
+    "flags_fusion": "rococo, all-reduces fused with products requested",
+    "flags_data_parallel": "rococo, pipelined all-reduces requested",
+    "flags_vmem": "rococo, 96 MiB of on-chip memory requested",
     "step_32_none": "rococo, v5e:2x2, 32 pairs, nothing recomputed",
     "jimm_32": "jimm, v5e:2x2, 32 pairs, nothing recomputed",
 }
@@ -189,7 +193,6 @@ _OTHER_PROGRAMS = {
     "step_sc_vc_grounding": "step, SC + VC + grounding, 64 pairs",
     "step_128": "step, contrastive alone, 128 pairs",
 }
-_FLAGS = ("step_128", "flags_asynchronous", "flags_fusion", "flags_data_parallel", "flags_vmem")
 
 
 def _sent(figures: dict) -> list[str]:
@@ -200,27 +203,13 @@ def _sent(figures: dict) -> list[str]:
 
 
 def compiled_steps(results: Figures) -> str:
-    return _table_of_steps(results, _STEPS)
-
-
-def compiled_flags(results: Figures) -> str:
-    """Return the lines of one step with different flags, which are in its command."""
-    names = {}
-    for name, _ in entries_of(results, *_FLAGS):
-        words = results[name]["command"].split()
-        settings = words[words.index("step") + 2].split(",") if len(words) > words.index("step") + 2 else ["no flag"]
-        names[name] = ", ".join(f"`{each}`" if "=" in each else each for each in settings)
-    return _table_of_steps(results, names)
-
-
-def _table_of_steps(results: Figures, names: dict[str, str]) -> str:
     rows = []
-    for name, each in entries_of(results, *names):
-        sizes = [f"{each[key]:.{digits}f}" for key, digits in (("tflop", 1), ("gb", 1), ("logits_gb", 1),
-                                                              ("temporaries_gb", 2))]  # fmt: skip
-        rows.append([names[name], *sizes, *_sent(each), f"{each['peak_gb']:.2f}"])
-    head = ["program", "TFLOP", "GB through memory", "of attention logits", "temporaries, GB",
-            "in loops, MB a turn", "outside, MB", "asynchronous", "peak, GB"]  # fmt: skip
+    for name, each in entries_of(results, *_STEPS):
+        sizes = [f"{each['tflop']:.1f}", f"{each['gb']:.1f}", f"{each['logits_gb']:.1f}"]
+        memory = [f"{each[key]:.2f}" for key in ("temporaries_gb", "peak_gb")]
+        rows.append([_STEPS[name], *sizes, *memory, *_sent(each)])
+    head = ["program", "TFLOP", "GB through memory", "of attention logits", "temporaries, GB", "peak, GB",
+            "collectives in loops, MB a turn", "outside, MB", "asynchronous"]  # fmt: skip
     return table(head, rows)
 
 
@@ -246,7 +235,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "cold start": cold_start,
     "compiled steps": compiled_steps,
     "compiled programs": compiled_programs,
-    "compiled flags": compiled_flags,
 }
 
 
@@ -263,7 +251,6 @@ def main() -> None:
         DOCS / "research" / "performance.md": "performance.json",
         Path(__file__).with_name("README.md"): "performance.json",
         DOCS / "research" / "compiled.md": "compiled.json",
-        DOCS / "how-to" / "cluster.md": "compiled.json",
     }
     for path, figures in pages.items():
         page = path.read_text()
