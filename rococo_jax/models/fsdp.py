@@ -142,7 +142,7 @@ def _copy_parameters_backward(
     mesh: Mesh, gradient_dtype: DTypeLike, _: None, gradients: Mapping[str, Array]
 ) -> tuple[dict[str, Array]]:
     def total(path: str, copies: Array) -> Array:
-        # `jnp.sum` would add in float32, and send it.
+        # The sum of `jax.numpy` would add in float32, and send that.
         summed = jax.lax.reduce(copies.astype(gradient_dtype), np.zeros((), gradient_dtype), jax.lax.add, (0,))
         return jax.lax.with_sharding_constraint(summed, sharding_of(path, summed.shape, mesh)).astype(copies.dtype)
 
