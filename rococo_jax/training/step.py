@@ -70,6 +70,7 @@ def make_step(
             batch.for_towers(fields),
             micro_batches=config.micro_batches,
             mesh=mesh,
+            gradient_dtype=jnp.dtype(config.gradient_dtype),
         )
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
