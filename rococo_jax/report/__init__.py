@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rococo_jax.errors import InputError
 
 if TYPE_CHECKING:  # loads NumPy and Matplotlib
+    from rococo_jax.report.blocks import Table
     from rococo_jax.report.collection import Group
     from rococo_jax.report.comparison import Comparisons
 
@@ -45,14 +46,20 @@ def write_report(
     return write_compared(groups, compare_groups(groups, reference), page)
 
 
-def write_compared(groups: "Sequence[Group]", comparisons: "Comparisons", page: Path) -> tuple[Path, Path]:
-    """Write the page of groups of results that were compared, and its tables beside it; see `write_report`."""
+def write_compared(
+    groups: "Sequence[Group]", comparisons: "Comparisons", page: Path, leaderboards: "Sequence[Table] | None" = None
+) -> tuple[Path, Path]:
+    """Write the page of groups of results that were compared, and its tables beside it; see `write_report`.
+
+    Args:
+        leaderboards: of each group, if they are known already.
+    """
     from rococo_jax.report.exports import write_csv
     from rococo_jax.report.markdown import write_page
     from rococo_jax.report.page import report_page
 
     table = page.with_suffix(".csv")
-    content = report_page(groups, table.name, comparisons)
+    content = report_page(groups, table.name, comparisons, leaderboards)
     write_csv(table, groups, comparisons)
     return write_page(page, content), table
 

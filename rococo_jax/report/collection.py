@@ -107,8 +107,10 @@ class Run:
         """Return the file with a task."""
         return next(file for file in self.files if task in file.tasks)
 
-    def counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
-        """Return the counts of variants, by task; see `read_counts`."""
+    @functools.cached_property
+    def counts(self) -> CountsByVariant:
+        """Counts of the variants that are compared and ranked: all but single corruptions; see `read_counts`."""
+        variants = {task: [*self.variants(task), *self.mean_corruptions(task)] for task in self.tasks}
         counts: CountsByVariant = {}
         for file in self.files:
             counts |= file.counts({task: names for task, names in variants.items() if task in file.tasks})

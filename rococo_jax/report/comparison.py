@@ -20,7 +20,7 @@ from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, label_of, tasks_of
 from rococo_jax.report.difference import Difference, difference_cells
 from rococo_jax.report.tables import folded_if_long, heads_of
-from rococo_jax.report.task_tests import TaskTests, counts_of, differences_of, has_best_value
+from rococo_jax.report.task_tests import TaskTests, differences_of, has_best_value
 
 Family = Literal["task", "all"]
 
@@ -84,8 +84,7 @@ def compare_groups(
         if len(group.runs) == 1:
             continue
         base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
-        tables = {run.label: counts_of(run) for run in group.runs}
-        tests = [TaskTests(group, task, tables, base, metrics) for task in tasks_of(group.runs)]
+        tests = [TaskTests(group, task, base, metrics) for task in tasks_of(group.runs)]
         for together in [tests] if family == "all" else [[each] for each in tests]:
             phrase = _family_phrase(metrics, len(together) if family == "all" else 1)
             for each, rows in zip(together, differences_of(together, margin), strict=True):

@@ -12,7 +12,21 @@ from rococo_jax.evaluation.examples import EXAMPLES, Example
 from rococo_jax.evaluation.summary import joined_notes
 from rococo_jax.metrics import is_defined, metric_of
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
-from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
+from rococo_jax.report.blocks import (
+    Alert,
+    Block,
+    Cards,
+    Folded,
+    Note,
+    Notes,
+    Page,
+    Part,
+    PlainTable,
+    Table,
+    Terms,
+    Text,
+    rich,
+)
 from rococo_jax.report.collection import Group, Run, by_kind, corrupted_by, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.concepts import concepts_part
@@ -21,7 +35,7 @@ from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, ex
 from rococo_jax.report.first_screen import first_screen
 from rococo_jax.report.image_sizes import one_size_each
 from rococo_jax.report.introduction import chance_alert, lede
-from rococo_jax.report.leaderboard import leaderboard_part
+from rococo_jax.report.leaderboard import leaderboard_part, leaderboard_tables
 from rococo_jax.report.left_out import left_out_lines
 from rococo_jax.report.sections import TaskSection, ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
@@ -257,12 +271,15 @@ def how_to_read(groups: Sequence[Group]) -> Part:
 _EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
 
 
-def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> Page:
+def report_page(
+    groups: Sequence[Group], csv_name: str, comparisons: Comparisons, leaderboards: Sequence[Table] | None = None
+) -> Page:
     """Return the page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
     blocks, links = [], []
-    for number, group in enumerate(groups, 1):
+    leaderboards = leaderboard_tables(groups) if leaderboards is None else leaderboards
+    for number, (group, leaderboard) in enumerate(zip(groups, leaderboards, strict=True), 1):
         compared = {task: comparison for (place, task), comparison in comparisons.items() if place == number - 1}
-        blocks.append(_group(group, number, len(groups) > 1, compared))
+        blocks.append(_group(group, number, len(groups) > 1, compared, leaderboard_part(leaderboard)))
         before = f"{number} · " if len(groups) > 1 else ""
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
         if corrupted_by(group.runs)[0]:
@@ -277,7 +294,7 @@ def _anchor(task: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in task)
 
 
-def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison]) -> Part:
+def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison], leaderboard: Part | None) -> Part:
     examples = {run.label: run.examples() for run in group.runs}
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
     facts = Part("", [setting(group), notes(group), _without_examples(group, examples)], style="facts")
@@ -285,8 +302,8 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
         chance_alert(group),
-        first_screen(group, examples, facts, compared) if number == 1 else facts,
-        leaderboard_part(group.runs) if number > 1 else None,
+        first_screen(group, examples, facts, compared, leaderboard) if number == 1 else facts,
+        leaderboard if number > 1 else None,
         verdict_part(compared),
         _left_out(group, compared),
     ]
