@@ -5,7 +5,9 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
+from rococo_jax.benchmarks.benchmark import known_benchmarks
 from rococo_jax.benchmarks.subset import phrase_of
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.conditions import flatten
 from rococo_jax.evaluation.examples import EXAMPLES, Example
@@ -28,7 +30,7 @@ from rococo_jax.report.blocks import (
     rich,
 )
 from rococo_jax.report.collection import Group, Run, by_kind, corrupted_by, tasks_of
-from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
+from rococo_jax.report.comparison import DIFFERENCES, Comparison, Comparisons, comparison_part
 from rococo_jax.report.concepts import concepts_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
@@ -41,6 +43,7 @@ from rococo_jax.report.sections import TaskSection, ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
 from rococo_jax.report.task_sizes import sizes
+from rococo_jax.report.task_tests import is_at_chance
 from rococo_jax.report.verdicts import verdict_part
 from rococo_jax.report.vocabulary import (
     ALTERED,
@@ -103,6 +106,27 @@ def setting(group: Group) -> Terms:
     protocol = first.results["protocol"]
     definition = f": {PROTOCOLS[protocol]}" if protocol in PROTOCOLS else ""
     return Terms([*facts, ("Protocol", rich("<b>{}</b>{}", protocol, definition))], "setting")
+
+
+def repetition(group: Group) -> Folded:
+    """Return how to repeat and cite the results, folded: the command, seeds, papers and versions."""
+    sizes_of_runs = [size for run in group.runs for task in run.tasks for size in run.sizes(task).values()]
+    seeds = ",".join(map(str, dict.fromkeys(seed for size in sizes_of_runs for seed in size.get("seeds") or ())))
+    limits = {object_of(data.get("coverage")).get("limit") for data in group.data.values()} - {None}
+    options = ["--data DATA", f"--benchmarks {','.join(group.benchmarks)}"]
+    options += [f"--protocol {group.runs[0].results['protocol']}", *(f"--limit {limit}" for limit in limits)]
+    options += [f"--seeds {seeds}"] if seeds else []
+    known = known_benchmarks()
+    papers = dict.fromkeys(known[name].paper for name in group.benchmarks if name in known)
+    draws = object_of(group.runs[0].results.get("bootstrap"))
+    entries: list[tuple[Text, Text]] = [
+        ("Command", rich("<code>{}</code>", " ".join(["rococo evaluate MODEL ...", *options, "--out OUT"]))),
+        ("Mixing seeds", seeds.replace(",", ", ")),
+        ("Bootstrap", f"{count(draws['resamples'])} draws of images, seed {draws['seed']}" if draws else ""),
+        ("Papers", "; ".join(paper for paper in papers if paper and not paper.startswith("none"))),
+        ("BibTeX", rich("<code>rococo leaderboard OUT --cite</code>")),
+    ]
+    return Folded("Repeat and cite", [Terms([(term, text) for term, text in entries if text])])
 
 
 def differences(group: Group) -> Part:
@@ -230,13 +254,7 @@ def definition_rows(names: Collection[str]) -> list[list[Text]]:
     ]
 
 
-def _definitions(runs: Sequence[Run], task: str) -> Folded:
-    """Return the definitions of the metrics of a task, folded below its table."""
-    names = {name for run in runs for metrics in run.tasks.get(task, {}).values() for name in metrics}
-    return Folded("What the columns mean", [PlainTable(definition_rows(names), _DEFINITION_COLUMNS)])
-
-
-def how_to_read(groups: Sequence[Group]) -> Part:
+def how_to_read(groups: Sequence[Group], is_compared: bool) -> Part:
     """Return the definitions of all metrics and protocols on the page, with their origin."""
     runs = [run for group in groups for run in group.runs]
     names = {name for run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics}
@@ -252,6 +270,8 @@ def how_to_read(groups: Sequence[Group]) -> Part:
             "bootstrap. They show what another sample of images would change, not what another training run would.",
         )
     )
+    if is_compared:
+        terms.append(("Differences", DIFFERENCES))
     if corrupted_by(runs)[0]:
         terms.append(
             (
@@ -268,7 +288,7 @@ def how_to_read(groups: Sequence[Group]) -> Part:
 
 
 # Examples of one model, by how many models share the page: twenty models must not make a page of 50 MB.
-_EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
+_EXAMPLES = ((1, 12), (4, 4), (100_000, 2))
 
 
 def report_page(
@@ -287,7 +307,7 @@ def report_page(
     links += [("How to read this page", "#how-to-read"), ("All numbers as CSV", f"./{quote(csv_name)}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
-    return Page(title, "rococo report", lede(runs), blocks, [how_to_read(groups)], links)
+    return Page(title, "rococo report", lede(runs), blocks, [how_to_read(groups, bool(comparisons))], links)
 
 
 def _anchor(task: str) -> str:
@@ -297,7 +317,8 @@ def _anchor(task: str) -> str:
 def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison], leaderboard: Part | None) -> Part:
     examples = {run.label: run.examples() for run in group.runs}
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
-    facts = Part("", [setting(group), notes(group), _without_examples(group, examples)], style="facts")
+    facts = [setting(group), notes(group), repetition(group), _without_examples(group, examples)]
+    facts = Part("", facts, style="facts")
     blocks: list[Block | None] = [
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
@@ -353,9 +374,8 @@ def _task(
 
 def _results(section: TaskSection, runs: Sequence[Run], task: str) -> list[Block | None]:
     return [
-        tiles_of(section, runs, task),
+        tiles_of(section, [run for run in runs if not is_at_chance(run, task, CLEAN)], task),
         results_of(section, runs, task),
-        _definitions(runs, task),
         grounding_part(runs, task),
     ]
 
@@ -378,5 +398,5 @@ def _examples(
     for run in runs:
         if of_model := choose_examples(examples[run.label], task, roles, count):
             cards = example_cards(of_model)
-            by_model.append(cards if len(runs) == 1 else Folded(run.label, [cards], open=not by_model))
+            by_model.append(cards if len(runs) == 1 else Folded(run.label, [cards]))
     return Part(title, [Note(note), *by_model]) if by_model else None
