@@ -77,14 +77,15 @@ class Options:
         norm: norm of the radii
         steps: gradient steps of each restart
         restarts: random starts
-        loss: what is maximised: cross-entropy, margin of the best wrong caption, both in turn, or the difference
-            of logits ratio
+        loss: what is maximised: cross-entropy (ce), margin of the best wrong caption, difference of logits ratio (dlr),
+            or several in turn
         goal: the altered caption must be as similar as every caption (gallery), or as the image's own captions (own)
         changes: replace a noun (same_concept, diff_concept, danger), replace an attribute, relation or count, swap two
             words (order), add a word (negation, addition), remove a negation (deletion)
         inserted: insert any word of the lexicon and of the rules, or only words that captions of the data contain
         lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
-        search: try all changes; change the best candidates again; or change words in the order of their influence
+        search: try all changes (exhaustive), change the best candidates again (beam), or change words in the order of
+            their influence (greedy)
         width: candidates of each caption that a beam keeps
         queries: largest number of altered captions that are scored for a query (default: no limit)
         witness: altered caption to return: of the smallest successful changes the one with the highest margin, or the
@@ -107,14 +108,14 @@ class Options:
     norm: Annotated[Literal["linf", "l2"], _OF_PIXELS] = "linf"
     steps: Annotated[int, Option("N", least=1, needs=("pixels",))] = 100
     restarts: Annotated[int, Option("K", least=1, needs=("pixels",))] = 1
-    loss: Annotated[Literal["ce+margin", "ce", "margin", "dlr"], _OF_PIXELS] = "ce+margin"
+    loss: Annotated[str, Option("A+B", needs=("pixels",))] = "ce+margin"
     goal: Annotated[Literal["gallery", "own"], Option(needs=_WORDS)] = "gallery"
     changes: Annotated[tuple[str, ...], Option("A,B", needs=_WORDS)] = (
         "same_concept", "attribute", "relation", "count", "order", "negation", "addition",
     )  # fmt: skip
     inserted: Annotated[Literal["all", "captions"], Option(needs=_WORDS)] = "all"
     lexicon: Annotated[str | None, Option("F", needs=_WORDS)] = None
-    search: Annotated[Literal["exhaustive", "beam", "greedy"], Option(needs=_CAPTIONS)] = "exhaustive"
+    search: Annotated[str, Option("NAME", needs=_CAPTIONS)] = "exhaustive"
     width: Annotated[int, Option("N", flag="beam-width", least=1, needs=("search=beam",))] = 8
     queries: Annotated[int | None, Option("N", least=1, needs=_CAPTIONS)] = None
     witness: Annotated[Literal["best", "first"], Option(needs=_CAPTIONS)] = "best"

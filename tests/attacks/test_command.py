@@ -149,6 +149,8 @@ def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, t
         ({"options": "--beam-width 3"}, "attack: --beam-width: found it alone; wanted it with --search beam"),
         ({"options": "--pixels 0"}, "attack: --pixels: found 0; wanted a radius above 0, at most 1"),
         ({"options": "--pixels 1/255,2"}, "attack: --pixels: found 2; wanted"),
+        ({"options": "--search depth"}, "attack: --search: found 'depth'"),
+        ({"options": "--pixels 1/255 --loss ce+l2"}, "attack: --loss: found 'l2'"),
         ({"options": "--pixels tiny"}, "--pixels: numbers: found tiny"),
         ({"options": "--pixels 1/255", "model": f"{CHECKOUT}/tests/attacks/worlds.py:Words"}, "gradients: found none"),
     ],
