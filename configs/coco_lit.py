@@ -28,7 +28,7 @@ def get_config():
     config.steps = 300
     config.batch_size = 512
     config.optimizer.learning_rate = 2e-4
-    # Scopes, noise, steps and rate were chosen on images held out of training: docs/research/defence.md.
+    # Scopes, noise, steps and rate were chosen on images held out of training: docs/research/appendix_photographs.md.
     # Of the defences that were compared on held-out training images (docs/research/), nearest to plain's clean R@1
     # with a third of its FR@1, little recognised without looking (blind) and more by looking (grounding).
     config.losses.sc.weight = 2.0

@@ -8,7 +8,12 @@
 layout that contains the images of fold K only, so that no benchmark has an item on a training image.
 
 `table` reads the folders of five sweeps, one per fold, with the same arms and seeds. Every image is held out once. The
-counts of all folds with training seed s are one run of 2,851 images. `claims` has the tests. The row of FR@1 also has
+counts of all folds with training seed s are one run of 2,851 images. `claims` has the tests. Its intervals hold the
+folds fixed; each row also has the difference in each fold, with
+
+    over folds     mean of the folds' differences, and Student's interval and test over the five
+
+and the row of FR@1
 
     ratio          percentile bootstrap of FR@1 of the defence / FR@1 of plain: the images are drawn once for all
                    runs, the seeds of each arm independently
@@ -22,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, Comparison, Runs, compare_arms, read_counts, runs_by_arm, write_claims
+from scipy import stats
 
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.evaluation.stored_counts import CountsByVariant
@@ -128,6 +134,13 @@ def bootstrap_ratio(model: Runs, reference: Runs, seed: int = SEED) -> tuple[flo
     return float(100 * model.values.mean() / reference.values.mean()), float(low), float(high)
 
 
+def over_folds(differences: Sequence[float]) -> dict[str, str]:
+    """Return the columns of Student's 95 % interval of the mean of the folds' differences, and its two-sided p."""
+    test = stats.ttest_1samp(differences, 0.0)
+    low, high = test.confidence_interval(0.95)
+    return {"over folds low": f"{low:+.2f}", "over folds high": f"{high:+.2f}", "p over folds": f"{test.pvalue:.2g}"}
+
+
 def compare_folds(
     claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]
 ) -> Comparison:
@@ -138,9 +151,12 @@ def compare_folds(
     variants = variants_of(claim, first_runs[0])
     images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].units}
     row = comparison.row | {"images": len(images)}
-    for number, fold in enumerate(folds):
+    differences = []
+    for fold in folds:
         of_fold = runs_of(claim, [fold], seeds)
-        row[f"fold {number}"] = f"{of_fold[DEFENCE].values.mean() - of_fold[REFERENCE].values.mean():+.2f}"
+        differences.append(float(of_fold[DEFENCE].values.mean() - of_fold[REFERENCE].values.mean()))
+    row |= {f"fold {number}": f"{difference:+.2f}" for number, difference in enumerate(differences)}
+    row |= over_folds(differences)
     if claim.metric == "fr1":
         ratio, ratio_low, ratio_high = bootstrap_ratio(arms[DEFENCE], arms[REFERENCE])
         row |= {"ratio, %": f"{ratio:.1f}", "ratio low": f"{ratio_low:.1f}", "ratio high": f"{ratio_high:.1f}"}

@@ -30,7 +30,7 @@ import numpy as np
 
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
-from rococo_jax.losses import softmax_contrastive
+from rococo_jax.losses import Embeddings, softmax_contrastive
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.runtime import enable_compilation_cache
@@ -147,7 +147,7 @@ def loss_work(encoder: Encoder, sizes: Sizes) -> Work:
     scale = jax.device_put(jnp.float32(100), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
     def loss(images, texts, scale):
-        return softmax_contrastive(images, texts, logit_scale=scale, logits=ShardedLogits(mesh))
+        return softmax_contrastive(Embeddings(images, texts, jnp.arange(pairs), scale), ShardedLogits(mesh))
 
     step = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).lower(images, texts, scale).compile()
     flops = 8.0 * pairs**2 * _WIDTH

@@ -136,7 +136,7 @@ def loss_by(strategy: str, mesh, block_rows: int | None):
     import jax
     import jax.numpy as jnp
 
-    from rococo_jax.losses import softmax_contrastive
+    from rococo_jax.losses import Embeddings, softmax_contrastive
     from rococo_jax.similarity import ShardedLogits
 
     def dense(images, texts, scale):
@@ -145,8 +145,8 @@ def loss_by(strategy: str, mesh, block_rows: int | None):
         return (0.5 * both - jnp.diag(logits)).mean()
 
     def ours(images, texts, scale):
-        logits = ShardedLogits(mesh, block_rows)
-        return softmax_contrastive(images, texts, logit_scale=scale, logits=logits)
+        pairs = Embeddings(images, texts, jnp.arange(len(images)), scale)
+        return softmax_contrastive(pairs, ShardedLogits(mesh, block_rows))
 
     return dense if strategy == "dense" else ours
 

@@ -8,7 +8,7 @@ The environment describes the group:
     ROCOCO_TIMEOUT         seconds to wait for the others when joining, and for a silent process (default 300)
 
 Start, barriers, messages and data go through JAX: `jax.distributed`, its coordination service at process 0, and
-`jax.experimental.multihost_utils`. No shared file system is needed. `process_group` names lost and failed processes.
+`jax.experimental.multihost_utils`. No shared file system is needed. `process_group` reports why a process failed.
 """
 
 import contextlib
@@ -66,14 +66,14 @@ def initialize_distributed() -> None:
         jax.distributed.initialize(**options, shutdown_timeout_seconds=seconds)
     finally:
         limit.cancel()
-    # The client of the coordination service and the place of this process have no public name in JAX 0.10;
-    # `jax.process_index` would start the devices, and block before a lost process can be named.
+    # JAX has no public name for the client of its coordination service, which carries the reasons of failures to the
+    # others, nor for the place of this process before the devices are started; Orbax uses the same module.
     if global_state.num_processes > 1:
         _group = Group(global_state.client, global_state.process_id, global_state.num_processes, seconds)
 
 
-def coordination() -> Group | None:
-    """Return the group of this process, with JAX's client of the coordination service; None if there is none."""
+def current_group() -> Group | None:
+    """Return the group of this process; None if it is the only one."""
     return _group
 
 
@@ -96,7 +96,7 @@ def _give_up(message: str) -> NoReturn:
 def distributed_run() -> Iterator[None]:
     """Run the block as one command on all processes of the environment, if it describes any.
 
-    All processes end together, and all stop if one fails or is lost. An error that `gather` raised on all processes is
+    All processes end together, and all stop if one fails. An error that `gather` raised on all processes is
     raised; any other error ends the process, as SIGTERM and Ctrl-C do unless the block handles them.
     """
     if "ROCOCO_COORDINATOR" not in os.environ:

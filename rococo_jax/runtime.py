@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 from rococo_jax.errors import InputError
-from rococo_jax.processes import coordination
+from rococo_jax.processes import current_group
 from rococo_jax.progress import report_compilation
 from rococo_jax.storage import refuse_url
 
@@ -57,7 +57,7 @@ def enable_compilation_cache() -> None:
     """
     configured = jax.config.jax_compilation_cache_dir
     folder = configured or str(cache_folder() / "compiled")
-    group = coordination()
+    group = current_group()
     if "://" not in folder and (group is None or group.number == 0):
         _check_writable(Path(folder), "JAX_COMPILATION_CACHE_DIR" if configured else None)
     if configured is None:

@@ -44,8 +44,8 @@ BELOW = {
 }
 # One file each, beside the subpackages: they import none of them, and each of them may import these files.
 FOUNDATION = (
-    "config_files cores errors hub_files locks npz options process_group processes progress runtime safe_paths storage "
-    "texts version"
+    "config_fields config_files cores errors hub_files locks npz options process_group processes progress runtime "
+    "safe_paths storage texts version"
 ).split()
 # What a subpackage must not know, although the order would allow it.
 NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}

@@ -1,9 +1,8 @@
-"""Several processes as one command: the same bytes as from one process; when one is lost, all others stop and name it.
+"""Several processes as one command: the same bytes as from one process; when one fails, all others stop and name it.
 
 The processes share no cache of embeddings here (`--no-cache`), and only process 0 uses the folder of results.
 """
 
-import itertools
 import json
 import os
 import re
@@ -20,7 +19,6 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.process_group import Group
 from tests.support.paths import CHECKOUT
 from tests.support.processes import launched, run_command_together, run_lines
 from tests.support.threads import Threads
@@ -126,13 +124,12 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
 
 
 @pytest.mark.thorough
-def test_a_frozen_process_is_named_by_all_that_wait():
+def test_jax_ends_all_that_wait_for_a_frozen_process_and_names_it():
     lines = "barrier('the first')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nbarrier('the second')\n"
     ended = run_lines(lines, 3, frozen=1)
     for number in (0, 2):
         code, said = ended[number]
-        assert code == 1
-        assert re.search(rf"process 1 \(.+\) has given no sign of life for \d+ s; process {number} stops", said), said
+        assert code not in (0, None) and "/task:1" in said, said
 
 
 def test_an_error_of_one_process_is_the_exit_code_of_all():
@@ -162,24 +159,6 @@ def test_an_error_or_a_signal_during_set_up_ends_all_processes_within_seconds(er
     assert [each for each, _ in ended] == [code, code]
     assert re.fullmatch(rf"rococo: process 1 \(.+\) {said}; process 0 stops, too\n", ended[0][1]), ended[0][1]
     assert time.monotonic() - start < 60  # a machine that is busy with other tests may take long to join
-
-
-def test_an_error_right_after_joining_does_not_wait_for_a_silent_process(monkeypatch):
-    """The other process has no heartbeat yet when the first ones are read."""
-    group, turns = object.__new__(Group), itertools.count()
-    group.number, group.count, group.interval, group.silence_limit = 1, 2, 0.001, 300
-    group.failures = itertools.count()
-
-    def read(topic):
-        turn = next(turns)
-        return {1: "yes"} if topic.startswith("failed") else {1: str(turn)} | ({0: str(turn)} if turn > 5 else {})
-
-    monkeypatch.setattr(group, "_all", read)
-    monkeypatch.setattr(group, "_put", lambda *_: None)
-    monkeypatch.setattr(group, "name", lambda number: f"process {number}")
-    start = time.monotonic()
-    assert group.gather_errors("yes", while_silent=True) == {1: "yes"}
-    assert time.monotonic() - start < 30
 
 
 def test_gathered_arrays_keep_their_bits_and_errors_are_raised_on_all_processes():
@@ -256,7 +235,7 @@ def checkpoints(workdir: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_saves_in_all(data, tmp_path):
+def test_a_killed_process_ends_all_and_fewer_processes_resume_and_sigterm_to_one_saves_in_all(data, tmp_path):
     workdir = tmp_path / "run"
     train = ["train", "--config", "configs/coco_lit.py", "--workdir", workdir]
     train += [f"--config.{each}" for each in (
@@ -274,10 +253,6 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
         assert time.monotonic() - killed < TIMEOUT + 10  # seconds for the processes to end
     assert code == 128 + signal.SIGKILL
     assert "process 2 was killed by SIGKILL" in said
-    for number in (0, 1, 3):
-        assert re.search(
-            rf"\[{number}\] rococo: process 2 \(.+\) has given no sign of life for \d+ s; process {number} stops", said
-        ), said
     assert "still there" not in said
 
     # Two of the four go on, with two devices each.

@@ -192,6 +192,7 @@ def recipe_weights() -> str:
         "accuracy, unseen kinds": ("accuracy, unseen kinds", "other"),
         "R@1, image to text": ("clean R@1", "own"),
         "FR@1, adaptive attack": ("FR@1, adaptive attack", "own-altered"),
+        "grounding, adaptive attack": ("grounding, adaptive attack", "curve-2"),
         "FR@1, nouns of captions": ("FR@1, nouns of captions", "own-altered"),
         "FR@1, unseen nouns": ("FR@1, unseen nouns", "own-altered"),
     }
@@ -215,12 +216,86 @@ def recipe_weights() -> str:
         return chart.file()
 
 
+def folds() -> str:
+    """Draw the differences of the defence from plain in each fold, with the intervals over folds."""
+    rows = [row for row in read("defence_folds") if row["claim"] != "SugarCrepe blind"]
+    with chart_of("The defence against plain in five folds", 700, 60 + 32 * len(rows)) as chart:
+        axes = chart.axes(190, 8, 480, 32 * len(rows))
+        axes.set(
+            xlim=(-20, 12), ylim=(len(rows) - 0.4, -0.6), xlabel="difference from plain, points; line: 95 % over folds"
+        )
+        axes.set_yticks(range(len(rows)), [row["claim"] for row in rows])
+        axes.axvline(0, color=colour_of("soft"), lw=1)
+        for height, row in enumerate(rows):
+            low, high = float(row["over folds low"]), float(row["over folds high"])
+            axes.plot([low, high], [height, height], color=colour_of("own-altered"), lw=3)
+            for number in range(5):
+                value = float(row[f"fold {number}"])
+                gid = chart.title(f"{row['claim']}, fold {number}: {value:+}")
+                axes.plot(value, height, "o", ms=6, mfc=colour_of("own"), mec=colour_of("paper"), gid=gid)
+        return chart.file()
+
+
+def half_truths() -> str:
+    """Draw accuracy and blind on half-truths that add an object, with their intervals."""
+    rows = [row for row in read("half_truths_words") if row["part"] == "object"]
+    labels = {"plain": "plain", "sc": "SC", "sc-held": "SC, words\nnever false", "recipe": "recipe",
+              "recipe-held": "recipe, words\nnever false"}  # fmt: skip
+    with chart_of("Accuracy and blind on half-truths that add an object", 660, 290) as chart:
+        axes = chart.axes(44, 34, 500, 200)
+        axes.set(xlim=(-0.5, len(rows) - 0.5), ylim=(45, 95))
+        axes.set_xticks(range(len(rows)), [labels[row["arm"]].replace("\n", " ") for row in rows], fontsize=10.5)
+        write_above(axes, "↑ %", 500, 200)
+        axes.axhline(50, color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
+        for name, colour in (("accuracy", "own"), ("blind", "own-altered")):
+            for place, row in enumerate(rows):
+                value, low, high = map(float, _NUMBER.findall(row[name]))
+                axes.plot([place, place], [low, high], color=colour_of(colour), lw=2)
+                gid = chart.title(f"{row['arm']}: {name} {value}, {low} to {high}")
+                axes.plot(place, value, "o", ms=9, mfc=colour_of(colour), mec=colour_of("paper"), gid=gid)
+            axes.annotate(name, (len(rows) - 1, value), (16, -4), textcoords="offset pixels", weight="bold",
+                          annotation_clip=False, color=colour_of(colour))  # fmt: skip
+        return chart.file()
+
+
+def families() -> str:
+    """Draw the correlations that are significant over checkpoints, with intervals over them and over families."""
+    renamed = {"text_to_image": "coco_t2i", "mmvp": "mmvp_vlm"}
+    of_families = {frozenset((row["x"], row["y"])): row for row in read("population_families")}
+    rows = [
+        row for row in read("population_published") if row["partial_p_holm"] and float(row["partial_p_holm"]) < 0.05
+    ]
+    rows.sort(key=lambda row: -float(row["partial_rho"]))
+    with chart_of("Correlations of benchmarks over checkpoints and over families", 700, 70 + 20 * len(rows)) as chart:
+        axes = chart.axes(190, 8, 480, 20 * len(rows))
+        axes.set(xlim=(-35, 95), ylim=(len(rows) - 0.4, -0.6))
+        axes.set_xlabel("rank correlation x 100; thick: 95 % over families, thin: over checkpoints")
+        axes.axvline(0, color=colour_of("soft"), lw=1)
+        names = []
+        for height, row in enumerate(rows):
+            pair = [renamed.get(row[side], row[side]) for side in ("x_task", "y_task")]
+            names.append(" and ".join(pair))
+            family = of_families[frozenset(pair)]
+            low, high = float(family["low"]), float(family["high"])
+            colour = colour_of("own-altered" if low <= 0 else "own")
+            axes.plot([low, high], [height, height], color=colour, lw=4, alpha=0.55)
+            thin = [100 * float(row[f"partial_{end}"]) for end in ("low", "high")]
+            axes.plot(thin, [height, height], color=colour_of("ink"), lw=1)
+            gid = chart.title(f"{names[-1]}: {family['partial rho x 100']}, {low:.0f} to {high:.0f} over families")
+            axes.plot(100 * float(row["partial_rho"]), height, "o", ms=6, mfc=colour, mec=colour_of("paper"), gid=gid)
+        axes.set_yticks(range(len(rows)), names, fontsize=10.5)
+        return chart.file()
+
+
 FIGURES = {
     "corruptions.svg": corruptions,
     "defence_carry.svg": defence_carry,
     "defence_carry_test.svg": defence_carry_test,
     "defences.svg": defences,
     "end_to_end.svg": end_to_end,
+    "families.svg": families,
+    "folds.svg": folds,
+    "half_truths.svg": half_truths,
     "ranking_cost.svg": ranking_cost,
     "recipe_weights.svg": recipe_weights,
 }

@@ -6,7 +6,7 @@
         --benchmarks held,choices --config.init.model=models/fit --config.data.images=coco/images \
         --config.data.captions=split/fit.json
 
-`docs/research/defence_carry.md` says which images these are, and what was fixed for the test.
+`docs/research/appendix_photographs.md` says which images these are, and what was fixed for the test.
 """
 
 from pathlib import Path

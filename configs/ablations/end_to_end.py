@@ -5,7 +5,7 @@
         --images scenes/images --annotations scenes/seen --mixed-galleries none \
         --config.losses.sc.lexicon=scenes/lexicon.json
 
-All runs start from the plain model of the demo. `docs/research/end_to_end.md` has the setting and the results.
+All runs start from the plain model of the demo. `docs/research/appendix_scenes.md` has the setting and the results.
 """
 
 from pathlib import Path

@@ -12,8 +12,8 @@
 tower meets each text tower twice, with all three of the other factors at opposite levels, so that each of these is
 balanced within every pair of towers. Of the four such pairs of opposite corners each is used three or four times.
 
-The published study (docs/research/studies.md) had a sixth image tower, an EfficientNet, which commit 769447e has and
-later ones do not.
+The published study (docs/research/appendix_scenes.md) had a sixth image tower, an EfficientNet, which commit 769447e
+has and later ones do not.
 """
 
 import itertools

@@ -14,8 +14,8 @@ text_to_image/corruptions_3; cue_conflict/clean/shape_bias; and the ECE of a ben
 coarse classes, which commit 90ce318 has and later ones do not.
 
 DATA/cue_conflict holds every fourth of the 1,280 stimuli, by name. Images, base and weights are those of `defence.py`
-and of `docs/research/defences.md`; none was chosen for this study. The joined model has no logit bias, so that the
-sigmoid loss is not among them.
+and of `docs/research/appendix_photographs.md`; none was chosen for this study. The joined model has no logit bias, so
+that the sigmoid loss is not among them.
 """
 
 from pathlib import Path

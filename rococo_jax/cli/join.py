@@ -60,7 +60,7 @@ def run(options: Options) -> None:
     out = Path(options.out)
     features = image_features, text_features, data.caption_image
     images = training_images(data.names, data.paths)
-    joined, record = join_towers(vision, text, *features, options.dim, out.name, cache, images)
+    joined, record = join_towers(vision, text, *features, options.dim, out.name, images)
     save_model(out, joined)
     print(f"{out}: {vision.name} + {text.name}, {options.dim} dimensions")
     for key, value in record.items():

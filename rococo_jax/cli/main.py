@@ -26,8 +26,8 @@ from rococo_jax.version import __version__
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
 GROUPS = {
     "Evaluate": (
-        "demo benchmarks fetch evaluate leaderboard compare power score export-inputs report export-results history "
-        "select factors correlate"
+        "demo benchmarks fetch evaluate leaderboard compare power score export-inputs report explore export-results "
+        "history select factors correlate"
     ).split(),
     "Models": "convert export inspect join interpolate embed".split(),
     "Train": "train sweep pack".split(),

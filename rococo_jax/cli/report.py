@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from rococo_jax.cli.explore import write
 from rococo_jax.cli.outputs import output_file
 from rococo_jax.options import Option
 
@@ -11,6 +12,7 @@ EXAMPLES = """\
   rococo report results/clip-b32 results/siglip-b16/results.json --out comparison.html
   rococo report results/ --out report.html --reference clip-b32
   rococo report results/ --out report.html --concepts
+  rococo report results/ --out report.html --explore
 """
 
 
@@ -22,13 +24,15 @@ class Options:
         results: results.json files, or folders that contain them
         out: the page to write; .csv (one row per metric, for pandas) and .md are written beside it
         reference: model to compare the others with (default: the first result)
+        explore: also write F.explore.html, linked from the page: every item with all answers, as `rococo explore`
         concepts: also write F.concepts.csv: FR@1 and preference by the word that was replaced and by its concept group
-        lexicon: with --concepts: lexicon of the groups: demo, or a file (default: the one that comes with the package)
+        lexicon: with --concepts or --explore: lexicon of the groups: demo, or a file (default: the package's own)
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     out: Annotated[str, Option("F.html", check=output_file)]
     reference: Annotated[str | None, Option("NAME")] = None
+    explore: bool = False
     concepts: bool = False
     lexicon: Annotated[str, Option("FILE")] = ""
 
@@ -54,5 +58,8 @@ def run(options: Options) -> None:
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
-    page, table = write_compared(groups, comparisons, page)
+    explorer = page.with_suffix(".explore.html") if options.explore else None
+    if explorer is not None:
+        write(groups, explorer, options.lexicon, {})
+    page, table = write_compared(groups, comparisons, page, explorer)
     print(f"{page}: the page; {table}: the same numbers as CSV; {page.with_suffix('.md')}: as Markdown")

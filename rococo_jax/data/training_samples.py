@@ -14,7 +14,7 @@ A batch has this process's share b of the global batch:
     sample_index    int64 (b,)            the global number of the sample
     skipped_images  int32 ()              number of images that could not be decoded and were replaced
     cut_texts       int32 ()              number of captions and further texts that were cut to t tokens
-    twin_texts      int32 ()              number of altered texts with the tokens of their caption, which do not count
+    equal_altered_texts  int32 ()         number of altered texts with the tokens of their caption, which do not count
 
 and, if a transform added the texts:
 
@@ -206,7 +206,7 @@ class MakeChunk:
             "caption_index": _column(samples, "caption_index", np.int32),
             "sample_index": _column(samples, "sample_index", np.int64),
             "skipped_images": np.array(sum(sample["skipped"] for sample in samples), np.int32),
-            "twin_texts": np.array(0, np.int32),
+            "equal_altered_texts": np.array(0, np.int32),
         }
         batch |= self._tokenise("", [sample["caption"] for sample in samples])
         for key, name in self.text_fields.items():
@@ -216,7 +216,7 @@ class MakeChunk:
                 if texts[f"{name}_valid"].ndim == 2:
                     are_twins = texts[f"{name}_valid"] & (texts[f"{name}_ids"] == batch["ids"][:, None]).all(axis=2)
                     texts[f"{name}_valid"] = texts[f"{name}_valid"] & ~are_twins
-                    batch["twin_texts"] += np.int32(are_twins.sum())
+                    batch["equal_altered_texts"] += np.int32(are_twins.sum())
                 texts["cut_texts"] = texts["cut_texts"] + batch["cut_texts"]
                 batch |= texts
         return Chunk(handles, batch)

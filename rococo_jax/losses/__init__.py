@@ -1,7 +1,7 @@
 """Loss functions of a dual encoder over the global batch.
 
-Every loss is a function of embeddings alone, so that micro-batches can differentiate it with respect to them, and
-returns one number that does not depend on how many devices share the batch. `TERMS` lists the losses of training.
+Every loss is a function of embeddings alone, so that micro-batches can differentiate it with respect to them, and its
+value does not depend on how many devices share the batch. `TERMS` lists the losses of training.
 """
 
 from collections.abc import Iterator
@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import SC, VC, semantic_contrastive, visual_contrastive
-from rococo_jax.losses.contrastive import CONTRASTIVE, sigmoid_contrastive, softmax_contrastive
+from rococo_jax.losses.contrastive import CONTRASTIVE, contrastive_loss, sigmoid_contrastive, softmax_contrastive
 from rococo_jax.losses.grounding import BLIND, GROUNDING, blind_preference, grounding_contrastive
-from rococo_jax.losses.hard_positives import HARD_POSITIVES, hard_negative, hard_positive
-from rococo_jax.losses.terms import Field, LossTerm
+from rococo_jax.losses.hard_positives import HARD_POSITIVES, hard_positive_and_negative
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm
 
 __all__ = [
     "TERMS",
+    "Embeddings",
+    "FieldEmbeddings",
     "active_fields",
     "active_terms",
     "blind_preference",
+    "contrastive_loss",
     "grounding_contrastive",
-    "hard_negative",
-    "hard_positive",
+    "hard_positive_and_negative",
     "semantic_contrastive",
     "sigmoid_contrastive",
     "softmax_contrastive",

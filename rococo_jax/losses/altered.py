@@ -12,26 +12,13 @@ The scope `local` needs no communication: pair i and its altered captions are ro
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.errors import InputError
-from rococo_jax.losses.contrastive import ALTERED, flatten_candidates, paired_cosines, softmax_nll, zero_masked
-from rococo_jax.losses.terms import (
-    COUNT,
-    NOT_NEGATIVE,
-    Embeddings,
-    Field,
-    Key,
-    LossTerm,
-    LossValue,
-    Need,
-    at_least,
-    below_one,
-    one_of,
-    several_of,
-)
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.config_fields import COUNT, NOT_NEGATIVE, Key, Need, at_least, below_one, one_of, several_of
+from rococo_jax.losses.contrastive import ALTERED, paired_cosines, softmax_nll
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm, LossValue
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 MIXED = Field("mixed", "vision")
 # Names of the alterations of `perturb.text`.
@@ -41,111 +28,49 @@ ALTERATIONS = (
 )
 
 
-def semantic_contrastive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    altered_texts: Float[Array, "batch altered width"],
-    *,
-    logit_scale: Float[Array, ""],
-    altered_mask: Bool[Array, "batch altered"] | None = None,
-    scope: str = "global",
-    logits: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
-    """Compute SC: the image as query, its caption against altered captions. A mean over the global batch.
+def semantic_contrastive(pairs: Embeddings, settings: ConfigDict, logits: ShardedLogits = ON_ONE_DEVICE) -> LossValue:
+    """Compute SC: the image as query, its caption against altered captions. A mean over the global batch."""
+    value = _contrast(pairs, pairs.images, pairs.texts, pairs[ALTERED], settings.scope, logits)
+    return value, {"sc": value}
 
-    Args:
-        images, texts: unit vectors of the pairs, sharded along the batch.
-        altered_texts: K altered captions of each caption.
-        logit_scale: the factor of the cosines, not its logarithm.
-        altered_mask: False where there is no altered caption; the embedding there is ignored.
-        scope: "local" or "global"; else InputError.
-        logits: mesh and block strategy of the pairwise logits.
-    """
-    queries, positives = images.astype(jnp.float32), texts.astype(jnp.float32)
+
+def visual_contrastive(pairs: Embeddings, settings: ConfigDict, logits: ShardedLogits = ON_ONE_DEVICE) -> LossValue:
+    """Compute VC: the caption as query, its image against mixed images in which it has the larger share."""
+    value = _contrast(pairs, pairs.texts, pairs.images, pairs[MIXED], settings.scope, logits)
+    return value, {"vc": value}
+
+
+def _contrast(
+    pairs: Embeddings,
+    queries: Float[Array, "b d"],
+    positives: Float[Array, "b d"],
+    negatives: FieldEmbeddings,
+    scope: str,
+    logits: ShardedLogits,
+) -> Float[Array, ""]:
+    """Contrast each query's positive with its own negatives (scope `local`), or with those of the whole batch."""
     if scope == "local":
-        losses = local_nll(queries, positives, altered_texts, logit_scale, altered_mask)
-    elif scope == "global":
-        all_altered = flatten_candidates(altered_texts, altered_mask)
-        negatives = logits.log_sum_exp(Items(queries), all_altered, logit_scale=logit_scale)
-        losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
-    else:
-        raise InputError("loss", "scope", repr(scope), "'local' or 'global'")
-    return losses.mean()
-
-
-def visual_contrastive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    mixed_images: Float[Array, "batch mixed width"],
-    *,
-    logit_scale: Float[Array, ""],
-    mixed_mask: Bool[Array, "batch mixed"] | None = None,
-    scope: str = "global",
-    logits: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
-    """Compute VC: the caption as query, its image against mixed images; `semantic_contrastive` with sides exchanged.
-
-    `mixed_images` are K images per pair in which the pair's own image is the larger share; `mixed_mask` is False where
-    there is none, for example where an image would be mixed with itself. The other arguments are those of
-    `semantic_contrastive`.
-    """
-    return semantic_contrastive(
-        texts,
-        images,
-        mixed_images,
-        logit_scale=logit_scale,
-        altered_mask=mixed_mask,
-        scope=scope,
-        logits=logits,
-    )
+        return local_nll(queries, positives, negatives, pairs.logit_scale).mean()
+    all_negatives = logits.log_sum_exp(PairwiseSide(queries), negatives.flat(), logit_scale=pairs.logit_scale)
+    return softmax_nll(pairs.logit_scale * paired_cosines(queries, positives), all_negatives).mean()
 
 
 def local_nll(
-    queries: Float[Array, "batch width"],
-    positives: Float[Array, "batch width"],
-    negatives: Float[Array, "batch negatives width"],
+    queries: Float[Array, "b d"],
+    positives: Float[Array, "b d"],
+    negatives: FieldEmbeddings,
     logit_scale: Float[Array, ""],
-    negative_mask: Bool[Array, "batch negatives"] | None,
-) -> Float[Array, "batch"]:
+) -> Float[Array, " b"]:
     """Compute -log softmax of each query's positive against the query's own negatives."""
-    negative_logits = logit_scale * (queries[:, None] * zero_masked(negatives, negative_mask)).sum(-1)
-    if negative_mask is not None:
-        negative_logits = jnp.where(negative_mask, negative_logits, -jnp.inf)
+    negative_logits = logit_scale * (queries[:, None] * negatives.zeroed()).sum(-1)
+    negative_logits = jnp.where(negatives.valid, negative_logits, -jnp.inf)
     positive_logits = logit_scale * paired_cosines(queries, positives)
     return softmax_nll(positive_logits, *negative_logits.T)
 
 
-def _sc_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    altered = embeddings[ALTERED]
-    value = semantic_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        altered.vectors,
-        logit_scale=embeddings.logit_scale,
-        altered_mask=altered.valid,
-        scope=settings.scope,
-        logits=logits,
-    )
-    return value, {"sc": value}
-
-
-def _vc_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    mixed = embeddings[MIXED]
-    value = visual_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        mixed.vectors,
-        logit_scale=embeddings.logit_scale,
-        mixed_mask=mixed.valid,
-        scope=settings.scope,
-        logits=logits,
-    )
-    return value, {"vc": value}
-
-
 SC = LossTerm(
     "sc",
-    _sc_term,
+    semantic_contrastive,
     keys={
         "weight": Key(0.0, "Weight of SC: altered captions as negatives.", NOT_NEGATIVE),
         "scope": Key(
@@ -188,7 +113,7 @@ SC = LossTerm(
 )
 VC = LossTerm(
     "vc",
-    _vc_term,
+    visual_contrastive,
     keys={
         "weight": Key(0.0, "Weight of VC: mixed images as negatives.", NOT_NEGATIVE),
         "scope": Key(

@@ -22,11 +22,12 @@ negatives r. A negative may itself be the log-sum-exp of many logits.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, Key, LossTerm, LossValue, Need, one_of
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.config_fields import Key, Need, one_of
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm, LossValue
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 # Altered captions: a word was replaced, so that they are wrong for every image. `losses.sc` configures them.
 ALTERED = Field("altered", "text")
@@ -43,69 +44,36 @@ def without_sigmoid(columns: str) -> Need:
 
 
 def softmax_contrastive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    *,
-    logit_scale: Float[Array, ""],
-    ids: Int[Array, "batch"] | None = None,
-    negative_texts: Float[Array, "batch negatives width"] | None = None,
-    negative_mask: Bool[Array, "batch negatives"] | None = None,
-    logits: ShardedLogits = ON_ONE_DEVICE,
+    pairs: Embeddings, logits: ShardedLogits = ON_ONE_DEVICE, columns: FieldEmbeddings | None = None
 ) -> Float[Array, ""]:
     """Compute the mean of the image-to-text and text-to-image cross entropies over the global batch.
 
     Args:
-        images, texts: unit vectors of the pairs, sharded along the batch.
-        logit_scale: the factor of the cosines, not its logarithm.
-        ids: image id of each pair; all different by default.
-        negative_texts: extra captions that are negatives of *every* image of the batch (columns).
-        negative_mask: False where there is no such caption.
-        logits: mesh and block strategy of the pairwise logits.
+        pairs: embeddings of the batch, sharded along the pairs.
+        logits: mesh and block size of the pairwise logits.
+        columns: extra captions that are negatives of *every* image of the batch.
     """
-    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
-    ids = jnp.arange(len(images)) if ids is None else ids
-    other_texts, other_images = logits.log_sum_exp_both_ways(
-        Items(images, ids), Items(texts, ids), logit_scale=logit_scale
-    )
+    scale, positive = pairs.logit_scale, pairs.logit_scale * paired_cosines(pairs.images, pairs.texts)
+    images, texts = PairwiseSide(pairs.images, pairs.image_id), PairwiseSide(pairs.texts, pairs.image_id)
+    other_texts, other_images = logits.log_sum_exp_both_ways(images, texts, logit_scale=scale)
     text_negatives = [other_texts]
-    if negative_texts is not None:
-        columns = flatten_candidates(negative_texts, negative_mask)
-        text_negatives.append(logits.log_sum_exp(Items(images), columns, logit_scale=logit_scale))
-    positive = logit_scale * paired_cosines(images, texts)
+    if columns is not None:
+        text_negatives.append(logits.log_sum_exp(PairwiseSide(pairs.images), columns.flat(), logit_scale=scale))
     image_to_text = softmax_nll(positive, *text_negatives)
     text_to_image = softmax_nll(positive, other_images)
     return (0.5 * (image_to_text + text_to_image)).mean()
 
 
-def sigmoid_contrastive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    *,
-    logit_scale: Float[Array, ""],
-    logit_bias: Float[Array, ""],
-    ids: Int[Array, "batch"] | None = None,
-    logits: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
+def sigmoid_contrastive(pairs: Embeddings, logits: ShardedLogits = ON_ONE_DEVICE) -> Float[Array, ""]:
     """Compute the pairwise sigmoid loss: a sum over all captions of the batch, a mean over its images.
 
-    `logit_bias` is added to every logit; SigLIP initialises it with -10. The other arguments are those of
-    `softmax_contrastive`.
+    `pairs.logit_bias` is added to every logit; SigLIP initialises it with -10.
     """
-    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
-    ids = jnp.arange(len(images)) if ids is None else ids
-    negatives = logits.softplus_sum(
-        Items(images, ids), Items(texts, ids), logit_scale=logit_scale, logit_bias=logit_bias
-    )
-    positives = jax.nn.softplus(-(logit_scale * paired_cosines(images, texts) + logit_bias))
+    scale, bias = pairs.logit_scale, pairs.logit_bias
+    images, texts = PairwiseSide(pairs.images, pairs.image_id), PairwiseSide(pairs.texts, pairs.image_id)
+    negatives = logits.softplus_sum(images, texts, logit_scale=scale, logit_bias=bias)
+    positives = jax.nn.softplus(-(scale * paired_cosines(pairs.images, pairs.texts) + bias))
     return (positives + negatives).mean()
-
-
-def flatten_candidates(
-    candidates: Float[Array, "batch candidates width"], mask: Bool[Array, "batch candidates"] | None
-) -> Items:
-    """Merge the first two axes: K embeddings per pair become one list of B * K."""
-    flat_mask = None if mask is None else mask.reshape(-1)
-    return Items(candidates.reshape(-1, candidates.shape[-1]), None, flat_mask)
 
 
 def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:
@@ -124,11 +92,9 @@ def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items
 
 
 def mean_over_batch(
-    values: Float[Array, "items *candidates"], mask: Bool[Array, "items *candidates"] | None
+    values: Float[Array, "items *candidates"], mask: Bool[Array, "items *candidates"]
 ) -> Float[Array, ""]:
     """Average the values where `mask` is True over the global batch; 0 if it is False everywhere."""
-    if mask is None:
-        return values.mean()
     total = jnp.where(mask, values, 0.0).sum()
     return total / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
 
@@ -138,58 +104,28 @@ def paired_cosines(left: Float[Array, "items width"], right: Float[Array, "items
     return (left * right).sum(-1)
 
 
-def zero_masked(
-    embeddings: Float[Array, "items *candidates width"], mask: Bool[Array, "items *candidates"] | None
-) -> Float[Array, "items *candidates width"]:
-    """Convert to float32 and replace embeddings by 0 where `mask` is False.
-
-    The gradient of a masked embedding is 0, even if it is NaN.
-    """
-    embeddings = embeddings.astype(jnp.float32)
-    return embeddings if mask is None else jnp.where(mask[..., None], embeddings, 0.0)
-
-
-def _contrastive_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+def contrastive_loss(pairs: Embeddings, settings: ConfigDict, logits: ShardedLogits = ON_ONE_DEVICE) -> LossValue:
+    """Compute the loss of `settings.kind`; for the softmax loss, with the extra columns of active terms."""
     if settings.kind == "sigmoid":
-        value = sigmoid_contrastive(
-            embeddings.images,
-            embeddings.texts,
-            logit_scale=embeddings.logit_scale,
-            logit_bias=embeddings.logit_bias,
-            ids=embeddings.image_id,
-            logits=logits,
-        )
-        return value, {"contrastive": value}
-    columns = _columns(embeddings, settings)
-    value = softmax_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        logit_scale=embeddings.logit_scale,
-        ids=embeddings.image_id,
-        negative_texts=None if columns is None else columns.vectors,
-        negative_mask=None if columns is None else columns.valid,
-        logits=logits,
-    )
+        value = sigmoid_contrastive(pairs, logits)
+    else:
+        value = softmax_contrastive(pairs, logits, _columns(pairs, settings))
     return value, {"contrastive": value}
 
 
-def _columns(embeddings: Embeddings, settings: ConfigDict) -> FieldEmbeddings | None:
+def _columns(pairs: Embeddings, settings: ConfigDict) -> FieldEmbeddings | None:
     """Collect the captions that are negatives of every image; None if the config requests none."""
-    columns = []
-    if NEGATIVES in embeddings:  # the hard_positives term is active
-        columns.append(embeddings[NEGATIVES])
+    columns = [pairs[NEGATIVES]] if NEGATIVES in pairs else []  # the hard_positives term is active
     if settings.altered_columns:
-        columns.append(embeddings[ALTERED])
+        columns.append(pairs[ALTERED])
     if not columns:
         return None
-    vectors = jnp.concatenate([each.vectors for each in columns], axis=1)
-    valid = jnp.concatenate([each.valid for each in columns], axis=1)
-    return FieldEmbeddings(vectors, valid)
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *columns)
 
 
 CONTRASTIVE = LossTerm(
     "contrastive",
-    _contrastive_term,
+    contrastive_loss,
     keys={
         "kind": Key(
             "softmax",

@@ -22,107 +22,50 @@ original most. Whatever depends on the texts alone adds the same number to every
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.contrastive import ALTERED, flatten_candidates, mean_over_batch, softmax_nll, zero_masked
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.config_fields import NOT_NEGATIVE, Key
+from rococo_jax.losses.contrastive import ALTERED, mean_over_batch, softmax_nll
+from rococo_jax.losses.terms import Embeddings, FieldEmbeddings, LossTerm, LossValue
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 
-def blind_preference(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    altered_texts: Float[Array, "batch altered width"],
-    *,
-    logit_scale: Float[Array, ""],
-    ids: Int[Array, "batch"] | None = None,
-    altered_mask: Bool[Array, "batch altered"] | None = None,
-    logits: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
+def blind_preference(pairs: Embeddings, settings: ConfigDict, logits: ShardedLogits = ON_ONE_DEVICE) -> LossValue:
     """Compute the squared mean preference of unrelated images for a caption over its altered captions.
 
-    A pair without unrelated images in the batch does not count. `ids` are the image ids of the pairs; the other
-    arguments are those of `semantic_contrastive`.
+    A pair without unrelated images in the batch does not count.
     """
-    images = images.astype(jnp.float32)
-    ids = jnp.arange(len(images)) if ids is None else ids
-    unrelated_sum, unrelated_count = logits.sum_of_other_ids(Items(images, ids))
+    altered = pairs[ALTERED]
+    unrelated_sum, unrelated_count = logits.sum_of_other_ids(PairwiseSide(pairs.images, pairs.image_id))
     mean_unrelated = unrelated_sum / jnp.maximum(unrelated_count, 1.0)[:, None]
-    differences = _differences(texts, altered_texts, altered_mask)
-    preference = logit_scale * (differences * mean_unrelated[:, None]).sum(-1)
-    counted = jnp.broadcast_to((unrelated_count > 0)[:, None], preference.shape)
-    if altered_mask is not None:
-        counted &= altered_mask
-    return mean_over_batch(preference**2, counted)
-
-
-def grounding_contrastive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    altered_texts: Float[Array, "batch altered width"],
-    *,
-    logit_scale: Float[Array, ""],
-    ids: Int[Array, "batch"] | None = None,
-    altered_mask: Bool[Array, "batch altered"] | None = None,
-    logits: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
-    """Compute the cross entropy of the pair's image among all images, with the caption difference D as query.
-
-    `ids` are the image ids of the pairs; the other arguments are those of `semantic_contrastive`.
-    """
-    images = images.astype(jnp.float32)
-    ids = jnp.arange(len(images)) if ids is None else ids
-    differences = _differences(texts, altered_texts, altered_mask)
-    query_ids = jnp.repeat(ids, altered_texts.shape[1])
-    queries = flatten_candidates(differences, altered_mask)._replace(ids=query_ids)
-    negatives = logits.log_sum_exp(queries, Items(images, ids), logit_scale=logit_scale)
-    positives = logit_scale * (images[:, None] * differences).sum(-1)
-    return mean_over_batch(softmax_nll(positives.reshape(-1), negatives), queries.mask)
-
-
-def _differences(
-    texts: Float[Array, "batch width"],
-    altered_texts: Float[Array, "batch altered width"],
-    altered_mask: Bool[Array, "batch altered"] | None,
-) -> Float[Array, "batch altered width"]:
-    """Subtract each altered caption from its caption; 0 where there is no altered caption."""
-    differences = texts.astype(jnp.float32)[:, None] - altered_texts.astype(jnp.float32)
-    return zero_masked(differences, altered_mask)
-
-
-def _blind_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    altered = embeddings[ALTERED]
-    value = blind_preference(
-        embeddings.images,
-        embeddings.texts,
-        altered.vectors,
-        logit_scale=embeddings.logit_scale,
-        ids=embeddings.image_id,
-        altered_mask=altered.valid,
-        logits=logits,
-    )
+    preference = pairs.logit_scale * (_differences(pairs.texts, altered) * mean_unrelated[:, None]).sum(-1)
+    value = mean_over_batch(preference**2, altered.valid & (unrelated_count > 0)[:, None])
     return value, {"blind": value}
 
 
-def _grounding_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    altered = embeddings[ALTERED]
-    value = grounding_contrastive(
-        embeddings.images,
-        embeddings.texts,
-        altered.vectors,
-        logit_scale=embeddings.logit_scale,
-        ids=embeddings.image_id,
-        altered_mask=altered.valid,
-        logits=logits,
-    )
+def grounding_contrastive(pairs: Embeddings, settings: ConfigDict, logits: ShardedLogits = ON_ONE_DEVICE) -> LossValue:
+    """Compute the cross entropy of the pair's image among all images, with the caption difference D as query."""
+    altered = pairs[ALTERED]
+    differences = _differences(pairs.texts, altered)
+    query_ids = jnp.repeat(pairs.image_id, altered.valid.shape[1])
+    queries = FieldEmbeddings(differences, altered.valid).flat()._replace(ids=query_ids)
+    images = PairwiseSide(pairs.images, pairs.image_id)
+    negatives = logits.log_sum_exp(queries, images, logit_scale=pairs.logit_scale)
+    positives = pairs.logit_scale * (pairs.images[:, None] * differences).sum(-1)
+    value = mean_over_batch(softmax_nll(positives.reshape(-1), negatives), queries.mask)
     return value, {"grounding": value}
+
+
+def _differences(texts: Float[Array, "b d"], altered: FieldEmbeddings) -> Float[Array, "b k d"]:
+    """Subtract each altered caption from its caption; 0 where there is no altered caption."""
+    return FieldEmbeddings(texts[:, None] - altered.vectors, altered.valid).zeroed()
 
 
 # Both read the altered captions that `losses.sc` configures.
 BLIND = LossTerm(
     "blind",
-    _blind_term,
+    blind_preference,
     keys={
         "weight": Key(
             0.0,
@@ -134,7 +77,7 @@ BLIND = LossTerm(
 )
 GROUNDING = LossTerm(
     "grounding",
-    _grounding_term,
+    grounding_contrastive,
     keys={
         "weight": Key(
             0.0,

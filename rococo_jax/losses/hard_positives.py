@@ -12,95 +12,45 @@ columns [ours: in the published data every caption has one]; ids are used as in 
 pairs that have a hard negative.
 """
 
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
+from rococo_jax.config_fields import COUNT, NOT_NEGATIVE, Key
 from rococo_jax.losses.altered import local_nll
-from rococo_jax.losses.contrastive import (
-    NEGATIVES,
-    mean_over_batch,
-    paired_cosines,
-    softmax_nll,
-    without_sigmoid,
-    zero_masked,
-)
-from rococo_jax.losses.terms import COUNT, NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue
-from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, without_sigmoid
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, LossTerm, LossValue
+from rococo_jax.similarity import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 
 POSITIVES = Field("positive", "text")
 
 
-def hard_positive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    positive_texts: Float[Array, "batch width"],
-    *,
-    logit_scale: Float[Array, ""],
-    ids: Int[Array, "batch"] | None = None,
-    positive_mask: Bool[Array, "batch"] | None = None,
-    logits: ShardedLogits = ON_ONE_DEVICE,
-) -> Float[Array, ""]:
-    """Compute L_pos: image and caption each retrieve the hard positive among those of the batch.
+def hard_positive_and_negative(
+    pairs: Embeddings, settings: ConfigDict, logits: ShardedLogits = ON_ONE_DEVICE
+) -> LossValue:
+    """Compute L_pos + w L_neg.
 
-    `positive_texts` are unit vectors of one rewording per caption with the same meaning; `positive_mask` is False where
-    a pair has none. The other arguments are those of `softmax_contrastive`.
+    L_pos: image and caption each retrieve the hard positive among those of the batch. L_neg: each image's caption
+    against the pair's own hard negatives.
     """
-    ids = jnp.arange(len(images)) if ids is None else ids
-    positive_texts = zero_masked(positive_texts, positive_mask)
-    keys = Items(positive_texts, ids, positive_mask)
+    positives, negatives = pairs[POSITIVES], pairs[NEGATIVES]
+    zeroed, counted = positives.zeroed(), positives.valid
 
-    def cross_entropy(queries: Float[Array, "batch width"]) -> Float[Array, "batch"]:
-        queries = zero_masked(queries, positive_mask)
-        negatives = logits.log_sum_exp(Items(queries, ids, positive_mask), keys, logit_scale=logit_scale)
-        return softmax_nll(logit_scale * paired_cosines(queries, positive_texts), negatives)
+    def cross_entropy(queries: Float[Array, "b d"]) -> Float[Array, " b"]:
+        queries = FieldEmbeddings(queries, counted).zeroed()
+        sides = PairwiseSide(queries, pairs.image_id, counted), PairwiseSide(zeroed, pairs.image_id, counted)
+        others = logits.log_sum_exp(*sides, logit_scale=pairs.logit_scale)
+        return softmax_nll(pairs.logit_scale * paired_cosines(queries, zeroed), others)
 
-    return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), positive_mask)
-
-
-def hard_negative(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    negative_texts: Float[Array, "batch negatives width"],
-    *,
-    logit_scale: Float[Array, ""],
-    negative_mask: Bool[Array, "batch negatives"] | None = None,
-) -> Float[Array, ""]:
-    """Compute L_neg: each image's caption against the pair's own hard negatives; a mean over pairs that have one.
-
-    `negative_texts` are unit vectors of K rewordings per caption that are wrong; `negative_mask` is False where there
-    is none. The other arguments are those of `softmax_contrastive`.
-    """
-    images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
-    losses = local_nll(images, texts, negative_texts, logit_scale, negative_mask)
-    return mean_over_batch(losses, None if negative_mask is None else negative_mask.any(1))
-
-
-def _hard_positives_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    positives, negatives = embeddings[POSITIVES], embeddings[NEGATIVES]
-    positive_loss = hard_positive(
-        embeddings.images,
-        embeddings.texts,
-        positives.vectors,
-        logit_scale=embeddings.logit_scale,
-        ids=embeddings.image_id,
-        positive_mask=positives.valid,
-        logits=logits,
-    )
-    negative_loss = hard_negative(
-        embeddings.images,
-        embeddings.texts,
-        negatives.vectors,
-        logit_scale=embeddings.logit_scale,
-        negative_mask=negatives.valid,
-    )
+    positive_loss = mean_over_batch(0.5 * (cross_entropy(pairs.images) + cross_entropy(pairs.texts)), counted)
+    local_losses = local_nll(pairs.images, pairs.texts, negatives, pairs.logit_scale)
+    negative_loss = mean_over_batch(local_losses, negatives.valid.any(1))
     value = positive_loss + settings.negative_weight * negative_loss
     return value, {"hard_positive": positive_loss, "hard_negative": negative_loss}
 
 
 HARD_POSITIVES = LossTerm(
     "hard_positives",
-    _hard_positives_term,
+    hard_positive_and_negative,
     keys={
         "weight": Key(
             0.0,

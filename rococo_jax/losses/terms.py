@@ -9,13 +9,15 @@ function.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.similarity import ShardedLogits
+from rococo_jax.config_fields import Key
+from rococo_jax.similarity import PairwiseSide, ShardedLogits
 
 T = TypeVar("T")
 
@@ -57,6 +59,14 @@ class FieldEmbeddings:
     vectors: Float[Array, "b *k d"]
     valid: Bool[Array, "b *k"]
 
+    def flat(self) -> PairwiseSide:
+        """Merge the first two axes: k vectors per pair become one list of b * k."""
+        return PairwiseSide(self.vectors.reshape(-1, self.vectors.shape[-1]), None, self.valid.reshape(-1))
+
+    def zeroed(self) -> Float[Array, "b *k d"]:
+        """Return the vectors, 0 where they are not valid. The gradient is 0 there, even if a vector is NaN."""
+        return jnp.where(self.valid[..., None], self.vectors, 0.0)
+
 
 @pytree_dataclass
 class Embeddings:
@@ -74,90 +84,14 @@ class Embeddings:
     texts: Float[Array, "b d"]
     image_id: Int[Array, " b"]
     logit_scale: Float[Array, ""]
-    logit_bias: Float[Array, ""] | None
-    fields: dict[str, FieldEmbeddings]
+    logit_bias: Float[Array, ""] | None = None
+    fields: dict[str, FieldEmbeddings] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, field: Field) -> FieldEmbeddings:
         return self.fields[field.name]
 
     def __contains__(self, field: Field) -> bool:
         return field.name in self.fields
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """Condition on a config value, with its description for an error message."""
-
-    holds: Callable[[Any], bool]
-    expected: str
-
-
-POSITIVE = Check(lambda value: value > 0, "a positive number")
-NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
-FRACTION = Check(lambda value: 0 <= value <= 1, "a number from 0 to 1")
-
-
-def at_least(least: int) -> Check:
-    """Accept numbers from `least` on."""
-    return Check(lambda value: value >= least, f"at least {least}")
-
-
-def between(least: int, most: int) -> Check:
-    """Accept whole numbers from `least` to `most`."""
-    return Check(lambda value: least <= value <= most, f"a whole number from {least} to {most}")
-
-
-# Number of extra texts or images per pair. The upper limit bounds the memory of a host.
-COUNT = between(1, 1000)
-
-
-def below_one(noun: str) -> Check:
-    """Accept numbers from 0 to 1, without 1."""
-    return Check(lambda value: 0 <= value < 1, f"a {noun} from 0 to 1 (excluded)")
-
-
-def one_of(*names: str) -> Check:
-    """Accept these names."""
-    return Check(lambda value: value in names, " or ".join(map(repr, names)))
-
-
-def several_of(*names: str) -> Check:
-    """Accept one or several of these names, separated by commas."""
-    return Check(lambda value: set(value.split(",")) <= {*names}, f"names among {', '.join(names)}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Need:
-    """Condition on the whole config without which a key has no effect. Another value than the default is then refused.
-
-    Attributes:
-        holds: the condition.
-        otherwise: describes a config in which it does not hold: "with config.X", "without config.Y".
-        allows_presets: accept the value all the same, because configs preset the settings of losses that a command line
-            turns on.
-    """
-
-    holds: Callable[[ConfigDict], Any]
-    otherwise: str
-    allows_presets: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Key:
-    """Config key: default value, help text, an optional check of the value, and what it needs to have an effect.
-
-    Attributes:
-        affects: what changes with the value. "nothing": neither the model nor any result beyond rounding, so a run may
-            resume with another value. "run": the run, but not the features of frozen towers, which other runs may
-            share. "features": both. A new key affects features unless it says otherwise, which is always safe.
-        needs: conditions that must all hold.
-    """
-
-    default: Any
-    help: str
-    check: Check | None = None
-    affects: Literal["features", "run", "nothing"] = "features"
-    needs: tuple[Need, ...] = ()
 
 
 LossValue = tuple[Float[Array, ""], Mapping[str, Float[Array, ""]]]
@@ -170,7 +104,7 @@ class LossTerm:
     Attributes:
         name: name of its section of the config, `config.losses.NAME`.
         function: computes the value before its weight, and the numbers to log by name, from the embeddings, the
-            settings (its section of the config) and the mesh and block strategy of the pairwise logits.
+            settings (its section of the config) and the mesh and block size of the pairwise logits.
         keys: its config keys. A term with a key `weight` is active if the weight is not 0; without one, always.
         reads: fields of the batch that it reads.
         optional_reads: fields that it reads only if a key of its section is true, by that key.
@@ -182,8 +116,6 @@ class LossTerm:
     reads: tuple[Field, ...] = ()
     optional_reads: Mapping[str, Field] = dataclasses.field(default_factory=dict)
 
-    def fields(self, settings: ConfigDict) -> dict[Field, str]:
-        """Return the fields that the term reads under these settings, each with the key that requests it."""
-        required = dict.fromkeys(self.reads, "weight")
-        optional = {field: key for key, field in self.optional_reads.items() if settings[key]}
-        return required | optional
+    def fields(self, settings: ConfigDict) -> tuple[Field, ...]:
+        """Return the fields that the term reads under these settings."""
+        return (*self.reads, *(field for key, field in self.optional_reads.items() if settings[key]))

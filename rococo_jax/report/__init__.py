@@ -47,19 +47,25 @@ def write_report(
 
 
 def write_compared(
-    groups: "Sequence[Group]", comparisons: "Comparisons", page: Path, leaderboards: "Sequence[Table] | None" = None
+    groups: "Sequence[Group]",
+    comparisons: "Comparisons",
+    page: Path,
+    leaderboards: "Sequence[Table] | None" = None,
+    explorer: Path | None = None,
 ) -> tuple[Path, Path]:
     """Write the page of groups of results that were compared, and its tables beside it; see `write_report`.
 
     Args:
         leaderboards: of each group, if they are known already.
+        explorer: page of all items in the same folder, to link to.
     """
     from rococo_jax.report.exports import write_csv
     from rococo_jax.report.markdown import write_page
     from rococo_jax.report.page import report_page
 
     table = page.with_suffix(".csv")
-    content = report_page(groups, table.name, comparisons, leaderboards)
+    files = {"All numbers as CSV": table.name} | ({"Every answer": explorer.name} if explorer else {})
+    content = report_page(groups, files, comparisons, leaderboards)
     write_csv(table, groups, comparisons)
     return write_page(page, content), table
 

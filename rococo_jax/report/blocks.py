@@ -321,11 +321,16 @@ class Page:
 
 def render_page(page: Page) -> str:
     """Return the page as HTML."""
-    code = asset("page.js")
+    return render_with_script("page", page=page)
+
+
+def render_with_script(name: str, **values: Any) -> str:
+    """Return a template with the style of all pages and the script of the same name."""
+    code = asset(f"{name}.js")
     script_hash = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     style = Markup(palette_css() + asset("page.css"))
-    template = _environment().get_template("page.html")
-    return template.render(page=page, version=__version__, style=style, script=Markup(code), script_hash=script_hash)
+    template = _environment().get_template(f"{name}.html")
+    return template.render(**values, version=__version__, style=style, script=Markup(code), script_hash=script_hash)
 
 
 def render_block(block: Block) -> Markup:

@@ -79,7 +79,7 @@ def _rows_of_variant(
     queries: dict[str, tuple[int, int]],
     lexicon: Lexicon,
 ) -> Iterator[dict[str, Any]]:
-    names = [_names(lexicon, replaced_word(right, wrong)) for _, right, wrong, _ in pairs]
+    names = [words_of_pair(lexicon, right, wrong) for _, right, wrong, _ in pairs]
     images = sorted({image for image, *_ in pairs})
     for level, least in (("concept", 1), ("word", LEAST_PAIRS)):
         keys = [(concept, word if level == "word" else "") for concept, word in names]
@@ -87,15 +87,34 @@ def _rows_of_variant(
             yield {**about, "level": level, "concept": concept, "word": word, "metric": metric, **numbers}
 
 
+def words_of_pair(lexicon: Lexicon, original: str, altered: str) -> tuple[str, str]:
+    """Return the concept group and the noun of the word that was replaced; see `NONE`."""
+    return _names(lexicon, replaced_word(original, altered))
+
+
+def words_of_queries(
+    folder: Path, lexicon: Lexicon, tasks: Mapping[str, str] | None = None
+) -> dict[tuple[str, str, str], list[tuple[str, str]]]:
+    """Return `words_of_pair` of each altered caption, by task, variant and image, from the `pairs.parquet` in `folder`.
+
+    Args:
+        tasks: names of tasks by those in the file; the others are left out. The file's own if it is None.
+    """
+    words: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for (stored, variant), pairs in _pairs(folder / PAIRS).items():
+        task = stored if tasks is None else tasks.get(stored)
+        if task is not None:
+            for image, right, wrong, _ in pairs:
+                words.setdefault((task, variant, image), []).append(words_of_pair(lexicon, right, wrong))
+    return words
+
+
 def add_replaced_words(rows: Any, folder: Path, lexicon: Lexicon) -> Any:
     """Return rows of a `per_query.parquet`, a data frame, with the columns `replaced_word` and `replaced_group`.
 
     Both are tuples with an entry for each altered caption of the query or item; None in rows without altered captions.
     """
-    named: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
-    for (task, variant), pairs in _pairs(folder / PAIRS).items():
-        for image, right, wrong, _ in pairs:
-            named.setdefault((task, variant, image), []).append(_names(lexicon, replaced_word(right, wrong)))
+    of_queries = words_of_queries(folder, lexicon)
     words: list[tuple[str, ...] | None] = []
     groups: list[tuple[str, ...] | None] = []
     wrongs = rows["wrong_caption"] if "wrong_caption" in rows else [None] * len(rows)
@@ -105,9 +124,9 @@ def add_replaced_words(rows: Any, folder: Path, lexicon: Lexicon) -> Any:
         rows["task"], rows["variant"], images, captions, wrongs, strict=True
     ):
         if isinstance(wrong, str) and isinstance(caption, str):
-            names = [_names(lexicon, replaced_word(caption, wrong))]
+            names = [words_of_pair(lexicon, caption, wrong)]
         else:
-            names = named.get((task, variant, image), [])
+            names = of_queries.get((task, variant, image), [])
         groups.append(tuple(concept for concept, _ in names) or None)
         words.append(tuple(word for _, word in names) or None)
     return rows.assign(replaced_word=words, replaced_group=groups)

@@ -18,6 +18,7 @@ from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import numbers_hash, read_rows
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.intervals import RESAMPLES
+from rococo_jax.report.answers import Answer, answered_rows
 from rococo_jax.report.collection import Run
 from rococo_jax.report.dates import evaluation_time
 from rococo_jax.report.hub_results import hub_data_set, portable_name
@@ -183,61 +184,34 @@ def _source_data(run: Run, benchmark: str) -> dict[str, Any]:
 def _samples(run: Run, path: Path) -> Iterator[dict[str, Any]]:
     """Yield a record of each row of a table of queries that has a metric of single answers."""
     table = read_rows(path, "the table of queries that `rococo evaluate` writes beside results.json")
-    images = set(table["image"].to_pylist()) if "image" in table.column_names else set()
-    for batch in table.to_batches(max_chunksize=2**14):
-        for row in batch.to_pylist():
-            row = {name: value for name, value in row.items() if value is not None}
-            measured = run.tasks.get(row["task"], {}).get(row["variant"], {})
-            # A choice among texts may lead with a metric of the texts alone, which is not about the answer.
-            names = sorted(measured, key=lambda name: name != "ota")
-            metric = next((name for name in names if isinstance(row.get(name), bool)), None)
-            if metric is not None:
-                yield _sample(run, row, metric, images)
+    return (_sample(run, row, answer) for row, answer in answered_rows(run, table))
 
 
-def _sample(run: Run, row: dict[str, Any], metric: str, images: set[str]) -> dict[str, Any]:
+def _sample(run: Run, row: dict[str, Any], answer: Answer) -> dict[str, Any]:
     task, variant = row["task"], row["variant"]
-    question, right, answer, used = _question(row, images)
-    others = {name: value for name, value in row.items() if name not in (*_KEYS, *used)}
+    output = answer.answer
+    if answer.ranks_images and row.get("top1_kind", "").endswith("altered"):
+        output += f" ({variant})"  # altered images have the names of their originals
+    others = {name: value for name, value in row.items() if name not in (*_KEYS, *answer.columns)}
     identity = [task, variant, *(str(row[name]) for name in ("seed", "query", "item") if name in row)]
     if "query" not in row and "item" not in row:
         identity.append(row["image"])
     return {
         "evaluation_name": _name(run, task, variant),
-        "evaluation_result_id": _result_id(task, variant, metric),
+        "evaluation_result_id": _result_id(task, variant, answer.metric),
         "sample_id": "/".join(identity),
         "interaction_type": "single_turn",
-        "input": {"raw": question, "reference": right},
-        "output": {"raw": [answer]},
+        "input": {"raw": answer.query, "reference": [answer.right]},
+        "output": {"raw": [output]},
         "answer_attribution": [
             {
                 "turn_idx": 0,
                 "source": "output.raw",
-                "extracted_value": answer,
+                "extracted_value": output,
                 "extraction_method": "highest score",
                 "is_terminal": True,
             }
         ],
-        "evaluation": {"score": float(row[metric]), "is_correct": bool(row[metric])},
+        "evaluation": {"score": float(answer.is_right), "is_correct": answer.is_right},
         "metadata": {name: value if isinstance(value, str) else json.dumps(value) for name, value in others.items()},
     }
-
-
-def _question(row: Mapping[str, Any], images: set[str]) -> tuple[str, list[str], str, tuple[str, ...]]:
-    """Return the query of a row, its right answers, the model's answer, and the columns that they are."""
-    if "top1_text" in row:
-        asks_for_images = row["top1_text"] in images
-        query, right = ("caption", "image") if asks_for_images else ("image", "caption")
-        answer = row["top1_text"]
-        if asks_for_images and row.get("top1_kind", "").endswith("altered"):
-            answer += f" ({row['variant']})"  # altered images have the names of their originals
-        return row[query], [row[right]], answer, ("image", "caption", "top1_text")
-    if "predicted" in row:
-        query = "question" if "question" in row else "image"
-        return row[query], [row["label"]], row["predicted"], (query, "label", "predicted")
-    sides = [
-        (row.get(f"{side}caption"), row.get(image)) for side, image in (("", "right_image"), ("wrong_", "wrong_image"))
-    ]
-    right, wrong = (", ".join(text for text in side if text) for side in sides)
-    used = ("image", "caption", "wrong_caption", "right_image", "wrong_image")
-    return row["image"], [right], right if row.get("right_score", 0) > row.get("wrong_score", 0) else wrong, used

@@ -52,7 +52,7 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
         tags=["rococo-jax", "robustness", "image-text"],
         model_name=names[0],
     )
-    text = "\n".join(markdown_lines(report_page(groups, "", compare_groups(groups)).blocks))
+    text = "\n".join(markdown_lines(report_page(groups, {}, compare_groups(groups)).blocks))
     intro = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals over images."
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{intro}\n\n![Figures]({PICTURE})\n{text}\n")
 

@@ -1,6 +1,6 @@
 """Page of a report: groups of comparable results, each with a section for every task, in one self-contained file."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -292,9 +292,12 @@ _EXAMPLES = ((1, 12), (4, 4), (100_000, 2))
 
 
 def report_page(
-    groups: Sequence[Group], csv_name: str, comparisons: Comparisons, leaderboards: Sequence[Table] | None = None
+    groups: Sequence[Group],
+    files: Mapping[str, str],
+    comparisons: Comparisons,
+    leaderboards: Sequence[Table] | None = None,
 ) -> Page:
-    """Return the page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
+    """Return the page, with links to files beside it, by their text. Raises InputError: examples.parquet is damaged."""
     blocks, links = [], []
     leaderboards = leaderboard_tables(groups) if leaderboards is None else leaderboards
     for number, (group, leaderboard) in enumerate(zip(groups, leaderboards, strict=True), 1):
@@ -304,7 +307,7 @@ def report_page(
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
         if corrupted_by(group.runs)[0]:
             links.append((f"{before}Corrupted images", f"#s{number}-corruptions"))
-    links += [("How to read this page", "#how-to-read"), ("All numbers as CSV", f"./{quote(csv_name)}")]
+    links += [("How to read this page", "#how-to-read"), *((text, f"./{quote(name)}") for text, name in files.items())]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
     return Page(title, "rococo report", lede(runs), blocks, [how_to_read(groups, bool(comparisons))], links)

@@ -8,14 +8,14 @@ from rococo_jax.similarity.matrix import (
     top_k_mask,
 )
 from rococo_jax.similarity.ranks import rank_statistics
-from rococo_jax.similarity.sharded_logits import ON_ONE_DEVICE, Items, ShardedLogits
+from rococo_jax.similarity.sharded_logits import ON_ONE_DEVICE, PairwiseSide, ShardedLogits
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
 
 __all__ = [
     "KINDS",
     "ON_ONE_DEVICE",
     "DifferenceStatistics",
-    "Items",
+    "PairwiseSide",
     "RankStatistics",
     "ShardedLogits",
     "difference_statistics",

@@ -35,7 +35,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity.counting import PADDING, tile_scores
-from rococo_jax.similarity.ranks import QueriesOnDevices, Rows, cut_into_tiles, tile_shape
+from rococo_jax.similarity.ranks import EmbeddingTable, QueriesOnDevices, cut_into_tiles, tile_shape
 from rococo_jax.similarity.statistics import Columns, same_group_pairs
 
 # Number of pairs whose differences with all queries a device computes at a time.
@@ -126,9 +126,9 @@ def difference_statistics(
     query_group, pair_group, second_group = number_groups(query_group, pair_group, second_group)
     if not np.isin(pair_group, query_group).any():
         return count_pairs(query_group, pair_group, second_group, 1, None)
-    query_table = Rows(np.asarray(queries), query_rows, source)
-    right_table = Rows(np.asarray(right), right_rows, source)
-    wrong_table = Rows(np.asarray(wrong), wrong_rows, source)
+    query_table = EmbeddingTable(np.asarray(queries), query_rows, source)
+    right_table = EmbeddingTable(np.asarray(right), right_rows, source)
+    wrong_table = EmbeddingTable(np.asarray(wrong), wrong_rows, source)
     tile_queries, _ = tile_shape(mesh.devices.flat[0].platform)
     tiles = cut_into_tiles(query_group, np.zeros(len(query_group), bool), tile_queries)
     on_devices = QueriesOnDevices(mesh, tiles, query_table, query_group)

@@ -88,8 +88,8 @@ def rank_statistics(
     check_groups(query_group, gallery_group, gallery_altered, source)
     mesh = make_mesh(jax.devices()[:1]) if mesh is None else mesh
     tile_queries, tile_items = tile_shape(mesh.devices.flat[0].platform)
-    query_table = Rows(np.asarray(queries), query_rows, source)
-    gallery_table = Rows(np.asarray(gallery), gallery_rows, source)
+    query_table = EmbeddingTable(np.asarray(queries), query_rows, source)
+    gallery_table = EmbeddingTable(np.asarray(gallery), gallery_rows, source)
     groups = np.unique(np.concatenate([query_group, gallery_group]), return_inverse=True)[1]
     query_group, gallery_group = groups[: len(query_group)], groups[len(query_group) :]
 
@@ -172,7 +172,7 @@ def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "i
     )
 
 
-class Rows:
+class EmbeddingTable:
     """Rows of a table of embeddings (all in order by default), read tile by tile as float32 and checked."""
 
     def __init__(self, table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, "items"] | None, source: str):
@@ -192,8 +192,8 @@ class Rows:
         self.largest_norm = max(self.largest_norm, float(norm))
         return embeddings
 
-    def check_scores_with(self, other: "Rows") -> None:
-        """Raises InputError where a score between rows taken so far could overflow."""
+    def check_scores_with(self, other: "EmbeddingTable") -> None:
+        """Raise InputError if a score between rows taken so far could overflow."""
         if self.largest_norm * other.largest_norm > _LARGEST_SCORE:
             problem = f"vectors of length {self.largest_norm:.3g} and {other.largest_norm:.3g}"
             raise InputError(self.source, "embeddings", problem, "unit vectors")
@@ -212,7 +212,7 @@ def _work_of_passes(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndar
     return first_pass.astype(np.int32), second_pass.astype(np.int32)
 
 
-def _gallery_tile(tiles: Tiles, table: Rows, group: np.ndarray, tile: int) -> GalleryTile:
+def _gallery_tile(tiles: Tiles, table: EmbeddingTable, group: np.ndarray, tile: int) -> GalleryTile:
     """Read a tile of the gallery."""
     items, filled = tiles.items[tile], tiles.filled[tile]
     return GalleryTile(
@@ -234,7 +234,7 @@ class QueriesOnDevices:
         group: the group of each query, not negative.
     """
 
-    def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: Rows, group: Int[np.ndarray, "queries"]):
+    def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: EmbeddingTable, group: Int[np.ndarray, "queries"]):
         self.mesh, self.tiles = mesh, tiles
         self.sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self.tile_count = len(tiles) + -len(tiles) % mesh.size

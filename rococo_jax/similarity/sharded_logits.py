@@ -3,61 +3,53 @@
     row_i = log sum_{j : pair (i, j) counts} exp(logit_scale * q_i . k_j + logit_bias)
     column_j = the same sum over i
 
-A pair counts if the masks of both items are True and, with ids, if the two ids differ. The sums therefore contain
+A pair counts if the masks of both are True and, with ids, if the two ids differ. The sums therefore contain
 *negatives* only. The positive of a query is the product of two rows on the same device; `rococo_jax.losses` adds it.
 Leaving it out of the sum keeps small losses exact: `log(1 + exp(row_i - positive_i))` loses no digits if the model is
 right.
 
-Every device stores all keys and their gradient, 2 x keys x width x 4 bytes: 134 MB for 32,768 pairs of 512 numbers.
+Every device gathers all keys once and computes the logits of its queries in tiles (rows, all keys), float32 products at
+the highest precision; a larger matrix of logits is never stored. JAX differentiates this. Under `jax.checkpoint` the
+backward pass computes the logits of a tile again, so that a step has four products per tile. Every device stores all
+keys and their gradient, 2 x keys x width x 4 bytes: 134 MB for 32,768 pairs of 512 numbers; and the states of the
+columns before each tile.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.errors import InputError
-from rococo_jax.similarity.blockwise import Items, Scale, into_tiles, out_of_tiles, reduce_logits
 from rococo_jax.similarity.other_ids import sum_of_other_ids
-from rococo_jax.similarity.reductions import LogSumExp, Reduction, SoftplusSum
 
 # Size of a tile of logits. On CPU it fits the cache; elsewhere its product takes longer than its launch.
 _TILE_BYTES = {"cpu": 4 * 2**20}
 _TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
 
-Sums = tuple[Float[Array, "queries"], Float[Array, "keys"] | None]
+# Highest logit so far, and the sum of exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867).
+_State = tuple[Float[Array, "items"], Float[Array, "items"]]
+_Scale = tuple[Float[Array, ""], Float[Array, ""] | None]
+_ReduceRows = Callable[[Float[Array, "rows keys"]], Float[Array, "rows"]]
 
 
-class ReductionPlan(NamedTuple):
-    """Static parameters of a compiled reduction."""
+class PairwiseSide(NamedTuple):
+    """Queries or keys of pairwise logits.
 
-    reduction: type[Reduction]
-    mesh: Mesh | None
-    tile_rows: int
-    with_columns: bool
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def sums(plan: ReductionPlan, queries: Items, keys: Items, scale: Scale) -> Sums:
-    """Reduce every row and, with `plan.with_columns`, every column.
-
-    Queries and keys have masks, and their numbers are multiples of the number of devices.
+    Attributes:
+        embeddings: unit vectors, one per row.
+        ids: image id of each row; pairs of a query and a key with the same id are left out. None: no pair is.
+        mask: False for rows that are ignored, whatever their embedding contains (even NaN). None: all rows count.
     """
-    axes = () if plan.mesh is None else tuple(plan.mesh.axis_names)
 
-    def on_device(queries: Items, keys: Items, scale: Scale) -> Sums:
-        tiled = into_tiles(queries, plan.tile_rows)
-        rows, columns = reduce_logits(plan.reduction, tiled, keys, scale, axes, plan.with_columns)
-        return out_of_tiles(rows, len(queries.mask)), columns
-
-    if plan.mesh is not None:
-        rows, replicated = PartitionSpec(axes), PartitionSpec()
-        on_device = jax.shard_map(on_device, mesh=plan.mesh, in_specs=(rows, rows, replicated), out_specs=rows)
-    return on_device(queries, keys, scale)
+    embeddings: Float[Array, "*tiles rows width"]
+    ids: Int[Array, "*tiles rows"] | None = None
+    mask: Bool[Array, "*tiles rows"] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +77,8 @@ class ShardedLogits:
 
     def log_sum_exp(
         self,
-        queries: Items,
-        keys: Items,
+        queries: PairwiseSide,
+        keys: PairwiseSide,
         *,
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
@@ -102,43 +94,39 @@ class ShardedLogits:
             One number per query; -inf for masked queries and for queries without a key that counts. Differentiable with
             respect to embeddings, logit_scale and logit_bias.
         """
-        return self._sums(LogSumExp, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
+        return self._reduce(_log_sum_exp, queries, keys, (logit_scale, logit_bias), with_columns=False)[0]
 
     def log_sum_exp_both_ways(
         self,
-        queries: Items,
-        keys: Items,
+        queries: PairwiseSide,
+        keys: PairwiseSide,
         *,
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
     ) -> tuple[Float[Array, "queries"], Float[Array, "keys"]]:
         """Compute `log_sum_exp` of every row and of every column, from one pass over the logits."""
-        return self._sums(LogSumExp, queries, keys, Scale(logit_scale, logit_bias), with_columns=True)
+        return self._reduce(_log_sum_exp, queries, keys, (logit_scale, logit_bias), with_columns=True)
 
     def softplus_sum(
         self,
-        queries: Items,
-        keys: Items,
+        queries: PairwiseSide,
+        keys: PairwiseSide,
         *,
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
     ) -> Float[Array, "queries"]:
         """Compute `sum_j log(1 + exp(logit_scale * q_i . k_j + logit_bias))`; 0 if no key counts."""
-        return self._sums(SoftplusSum, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
+        return self._reduce(_softplus_sum, queries, keys, (logit_scale, logit_bias), with_columns=False)[0]
 
-    def sum_of_other_ids(self, items: Items) -> tuple[Float[Array, "items width"], Float[Array, "items"]]:
+    def sum_of_other_ids(self, items: PairwiseSide) -> tuple[Float[Array, "items width"], Float[Array, "items"]]:
         """Return, for each item, the sum and the number of the embeddings with a different id.
 
         The sum over all pairs of different ids needs no pairwise products: it is the sum of all embeddings less the sum
         of those with the item's id. `items` must have ids; masked items are left out of sums and numbers.
         """
         count = len(items.embeddings)
-        axes = () if self.mesh is None else tuple(self.mesh.axis_names)
-        function = functools.partial(sum_of_other_ids, axes=axes)
-        if self.mesh is not None:
-            rows = PartitionSpec(axes)
-            function = jax.shard_map(function, mesh=self.mesh, in_specs=rows, out_specs=rows)
-        sums, numbers = function(*self._shard_items(items))
+        function = functools.partial(sum_of_other_ids, axes=self._axes)
+        sums, numbers = self._shard_map(function, self._rows)(*self._prepare(items))
         return self._without_padding(sums, count), self._without_padding(numbers, count)
 
     def tile_rows(self, queries: int, keys: int) -> int:
@@ -148,35 +136,60 @@ class ShardedLogits:
         tile_bytes = _TILE_BYTES.get(platform, _TILE_BYTES_OF_ACCELERATORS)
         return min(self.block_rows or max(1, tile_bytes // (4 * keys)), -(-queries // devices))
 
-    def _sums(
-        self, reduction: type[Reduction], queries: Items, keys: Items, scale: Scale, *, with_columns: bool
-    ) -> Sums:
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return () if self.mesh is None else tuple(self.mesh.axis_names)
+
+    @property
+    def _rows(self) -> PartitionSpec:
+        return PartitionSpec(self._axes)
+
+    @functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="with_columns")
+    def _reduce(
+        self,
+        reduce_rows: _ReduceRows,
+        queries: PairwiseSide,
+        keys: PairwiseSide,
+        scale: _Scale,
+        *,
+        with_columns: bool,
+    ) -> tuple[Float[Array, "queries"], Float[Array, "keys"] | None]:
+        """Reduce every row and, `with_columns`, compute the log-sum-exp of every column."""
         if (queries.ids is None) != (keys.ids is None):
             raise ValueError("ids of queries and keys: found one of them; wanted both or neither")
         query_count, key_count = len(queries.embeddings), len(keys.embeddings)
-        plan = ReductionPlan(reduction, self.mesh, self.tile_rows(query_count, key_count), with_columns)
+        function = functools.partial(
+            _reduce_on_device,
+            reduce_rows=reduce_rows,
+            with_columns=with_columns,
+            tile_rows=self.tile_rows(query_count, key_count),
+            axes=self._axes,
+        )
         scale = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), scale)
-        rows, columns = sums(plan, self._shard_items(queries), self._shard_items(keys), scale)
-        rows = self._without_padding(rows, query_count)
-        if with_columns:
-            columns = self._without_padding(columns, key_count)
-        return rows, columns
+        function = self._shard_map(function, (self._rows, self._rows, PartitionSpec()))
+        rows, columns = function(self._prepare(queries), self._prepare(keys), scale)
+        columns = self._without_padding(columns, key_count) if with_columns else None
+        return self._without_padding(rows, query_count), columns
 
-    def _shard_items(self, items: Items) -> Items:
-        """Convert to float32, zero masked items, pad to a multiple of the number of devices, and shard over them."""
-        embeddings = jnp.asarray(items.embeddings, jnp.float32)
-        ids = None if items.ids is None else jnp.asarray(items.ids)
-        mask = jnp.ones(len(embeddings), bool) if items.mask is None else jnp.asarray(items.mask)
-        padded = jax.tree.map(self._pad_and_shard, Items(embeddings, ids, mask))
-        if items.mask is None:
+    def _shard_map(self, function: Callable[..., Any], in_specs: Any) -> Callable[..., Any]:
+        if self.mesh is None:
+            return function
+        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=self._rows)
+
+    def _prepare(self, side: PairwiseSide) -> PairwiseSide:
+        """Convert to float32, zero masked rows, pad to a multiple of the number of devices, and shard over them."""
+        embeddings = jnp.asarray(side.embeddings, jnp.float32)
+        ids = None if side.ids is None else jnp.asarray(side.ids)
+        mask = jnp.ones(len(embeddings), bool) if side.mask is None else jnp.asarray(side.mask)
+        padded = jax.tree.map(self._pad_and_shard, PairwiseSide(embeddings, ids, mask))
+        if side.mask is None:
             return padded
         return padded._replace(embeddings=jnp.where(padded.mask[:, None], padded.embeddings, 0.0))
 
     def _pad_and_shard(self, array: Array) -> Array:
-        missing = 0 if self.mesh is None else -len(array) % self.mesh.size
-        if missing:
-            array = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
-        return self._shard(array, PartitionSpec(self.mesh.axis_names)) if self.mesh is not None else array
+        if self.mesh is None:
+            return array
+        return self._shard(_pad_rows(array, self.mesh.size), self._rows)
 
     def _without_padding(self, results: Float[Array, "padded *width"], count: int) -> Float[Array, "items *width"]:
         """Drop the results of padding."""
@@ -189,3 +202,85 @@ class ShardedLogits:
 
 
 ON_ONE_DEVICE = ShardedLogits()
+
+
+def _reduce_on_device(
+    queries: PairwiseSide,
+    keys: PairwiseSide,
+    scale: _Scale,
+    *,
+    reduce_rows: _ReduceRows,
+    with_columns: bool,
+    tile_rows: int,
+    axes: tuple[str, ...],
+) -> tuple[Float[Array, "queries"], Float[Array, "keys"] | None]:
+    """Compute the results of this device's rows and columns. Called inside `jax.shard_map`, or with no `axes`."""
+    keys = jax.tree.map(lambda array: jax.lax.all_gather(array, axes, tiled=True), keys) if axes else keys
+
+    @jax.checkpoint
+    def add_tile(columns: _State | None, tile: PairwiseSide) -> tuple[_State | None, Float[Array, "rows"]]:
+        logits = _logits(tile, keys, scale)
+        return columns and _add(columns, logits, axis=0), reduce_rows(logits)
+
+    tiles = jax.tree.map(lambda array: _pad_rows(array, tile_rows).reshape(-1, tile_rows, *array.shape[1:]), queries)
+    start = _empty(len(keys.mask)) if with_columns else None
+    if axes:  # the carry of a loop over values of a device is marked as varying over devices
+        start = jax.tree.map(lambda array: jax.lax.pcast(array, axes, to="varying"), start)
+    columns, rows = jax.lax.scan(add_tile, start, tiles)
+    return rows.reshape(-1)[: len(queries.mask)], columns and _merge_at_owner(_finish(columns), axes)
+
+
+def _logits(queries: PairwiseSide, keys: PairwiseSide, scale: _Scale) -> Float[Array, "rows keys"]:
+    """Compute the logits of a tile; those of ignored pairs are -inf."""
+    logit_scale, logit_bias = scale
+    highest = jax.lax.Precision.HIGHEST
+    products = jnp.einsum(
+        "rd,kd->rk", queries.embeddings, keys.embeddings, precision=highest, preferred_element_type=jnp.float32
+    )
+    logits = logit_scale * products
+    if logit_bias is not None:
+        logits += logit_bias
+    counted = queries.mask[:, None] & keys.mask[None, :]
+    if queries.ids is not None:
+        counted &= queries.ids[:, None] != keys.ids[None, :]
+    return jnp.where(counted, logits, -jnp.inf)
+
+
+def _softplus_sum(logits: Float[Array, "rows keys"]) -> Float[Array, "rows"]:
+    return jax.nn.softplus(logits).sum(axis=1)
+
+
+def _log_sum_exp(logits: Float[Array, "rows keys"]) -> Float[Array, "rows"]:
+    return _finish(_add(_empty(len(logits)), logits, axis=1))
+
+
+def _empty(count: int) -> _State:
+    return jnp.full(count, -jnp.inf, jnp.float32), jnp.zeros(count, jnp.float32)
+
+
+def _add(state: _State, logits: Float[Array, "rows columns"], axis: int) -> _State:
+    """Return the state after adding more logits, reduced over `axis`."""
+    highest, total = state
+    # The result does not depend on the shift, so it needs no gradient.
+    raised = jax.lax.stop_gradient(jnp.maximum(highest, logits.max(axis)))
+    shift = jnp.where(raised == -jnp.inf, 0.0, raised)  # -inf less -inf would be NaN
+    return raised, total * jnp.exp(highest - shift) + jnp.exp(logits - jnp.expand_dims(shift, axis)).sum(axis)
+
+
+def _finish(state: _State) -> Float[Array, "items"]:
+    """Return the log-sum-exp; -inf, without a gradient, if no logit counts."""
+    highest, total = state
+    return highest + jnp.log(jnp.where(total > 0, total, 1.0))
+
+
+def _merge_at_owner(columns: Float[Array, "keys"], axes: tuple[str, ...]) -> Float[Array, "own_keys"]:
+    """Send each column's log-sum-exp over this device's rows to its owner, who merges those of all devices."""
+    if not axes:
+        return columns
+    by_owner = columns.reshape(jax.lax.axis_size(axes), -1)
+    return _log_sum_exp(jax.lax.all_to_all(by_owner, axes, 0, 0).T)
+
+
+def _pad_rows(array: Array, multiple: int) -> Array:
+    """Pad the first axis with zeros (False) to a multiple of a number."""
+    return jnp.pad(array, [(0, -len(array) % multiple)] + [(0, 0)] * (array.ndim - 1))

@@ -19,12 +19,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rococo_jax.config_fields import Need
 from rococo_jax.config_files import find_config
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import Need
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_keys import all_keys, profiled_steps
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 
 # Sections whose keys are not declared: they describe a model, and `ModelSpec` and `Preprocessing` check them.
 FREE_SECTIONS = ("init.spec", "init.preprocessing")
@@ -201,9 +201,9 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
             expected = f"{default:g}" if isinstance(default, float) else repr(default)
             raise InputError(source, f"config.{name}", repr(leaves[name])[:80], f"{expected} {need.otherwise}")
     # Imported late: it imports encoders, which other users of this module do not need.
-    from rococo_jax.training.inputs import check_inputs
+    from rococo_jax.training.inputs import check_fields
 
-    check_inputs(source, config)
+    check_fields(source, config)
 
 
 def _check_combinations(source: object, config: ConfigDict) -> None:

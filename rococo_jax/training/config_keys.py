@@ -1,4 +1,4 @@
-"""The keys of a training config, each with its default, help, check and what it affects (`losses.terms.Key`).
+"""The keys of a training config, each with its default, help, check and what it affects (`config_fields.Key`).
 
 Keys of losses are declared in the files of the losses.
 """
@@ -10,17 +10,8 @@ from typing import Any
 
 from ml_collections import FieldReference
 
+from rococo_jax.config_fields import FRACTION, NOT_NEGATIVE, POSITIVE, Check, Key, below_one, between, one_of
 from rococo_jax.losses import TERMS
-from rococo_jax.losses.terms import (
-    FRACTION,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Check,
-    Key,
-    below_one,
-    between,
-    one_of,
-)
 from rococo_jax.training.config_needs import (
     CACHED_TEXTS,
     COLOR_JITTER,

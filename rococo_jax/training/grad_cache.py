@@ -30,9 +30,9 @@ from rococo_jax.runtime import AXES
 
 Parameters = Mapping[str, Array]
 # Tower inputs, arrays with one row per pair, and their embeddings.
-Rows = Any
+TowerInputs = Any
 Embedded = dict[str, Array]
-Embed = Callable[[Parameters, Rows], Embedded]
+Embed = Callable[[Parameters, TowerInputs], Embedded]
 Loss = Callable[[Embedded, Parameters], tuple[Float[Array, ""], Mapping[str, Array]]]
 
 _SCALES = ("logit_scale", "logit_bias")
@@ -42,7 +42,7 @@ def loss_and_gradients(
     embed: Embed,
     loss: Loss,
     parameters: Parameters,
-    rows: Rows,
+    rows: TowerInputs,
     *,
     micro_batches: int = 1,
     mesh: Mesh | None = None,
@@ -84,7 +84,7 @@ def loss_and_gradients(
     (gradients,) = backward_of_first(_first(split_gradients))
     gradients, other_rows = jax.lax.optimization_barrier((dict(gradients), other_rows))
 
-    def add_micro_batch(total: Parameters, micro_batch: tuple[Rows, Embedded]) -> tuple[Parameters, None]:
+    def add_micro_batch(total: Parameters, micro_batch: tuple[TowerInputs, Embedded]) -> tuple[Parameters, None]:
         rows, embedding_gradients = micro_batch
         _, backward = jax.vjp(lambda copies: embed(copies, rows), copies)
         (gradients,) = backward(embedding_gradients)
@@ -98,7 +98,7 @@ def loss_and_gradients(
 
 
 def _in_one_pass(
-    embed: Embed, loss: Loss, parameters: Parameters, rows: Rows
+    embed: Embed, loss: Loss, parameters: Parameters, rows: TowerInputs
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
     def loss_of(parameters: Parameters) -> tuple[Float[Array, ""], Mapping[str, Array]]:
         return loss(embed(parameters, rows), _scales(parameters))

@@ -1,9 +1,9 @@
-"""Hooks around the steps of a run, and the registry that calls them.
+"""Hooks after the steps of a run, and the registry that calls them.
 
-A hook is added with its period: `hooks.add(save, every=200)`. The registry alone decides when a hook is due, so a hook
-does not count steps. When a run ends, every hook is called for the last step, due or not, unless it was called for that
-step already, or a signal stops the run and the hook leaves its work to the resumed run. A hook does not change the
-`StepInfo` that it receives: what it adds to the log of the run, it returns.
+A hook is a function of a `StepInfo`, added with its period: `hooks.add(save, every=200)`. The registry alone decides
+when a hook is due, so a hook does not count steps. When a run ends, every hook is called for the last step, due or not,
+unless it was called for that step already, or a signal stops the run and the hook leaves its work to the resumed run.
+What a hook adds to the log of the run, it returns.
 
 Hooks are called in the order in which they were added.
 """
@@ -58,17 +58,8 @@ class StepInfo:
         return decode_counts(self.counts, jax.device_get(self.metrics[COUNTS]))
 
 
-class Hook:
-    """Something that happens around steps. A hook overrides what it needs."""
-
-    def before_step(self, step: int, state: Any) -> None:
-        """Run before the program of a step, counted from 0, is dispatched. It is called for every step."""
-
-    def after_step(self, info: StepInfo) -> Mapping[str, float] | None:
-        """Run after a step for which the hook is due; return values for the log, or None."""
-
-    def close(self) -> None:
-        """Release resources. It is called when the loop ends, also by an error."""
+# It runs after a step for which it is due, and returns values for the log, or None.
+Hook = Callable[[StepInfo], Mapping[str, float] | None]
 
 
 @dataclasses.dataclass
@@ -83,7 +74,7 @@ class _Entry:
     @property
     def request(self) -> str:
         """Name of the request to run the hook."""
-        return REQUEST + type(self.hook).__name__
+        return REQUEST + self.hook.__name__
 
     def is_due(self, info: StepInfo) -> bool:
         if self.last_step == info.step:
@@ -128,11 +119,6 @@ class Hooks:
         periods = tuple(period for period in periods if period)
         self._entries.append(_Entry(hook, periods, also_when, on_signal, log_file))
 
-    def before_step(self, step: int, state: Any) -> None:
-        """Call all hooks before a step."""
-        for entry in self._entries:
-            entry.hook.before_step(step, state)
-
     def requests(self) -> dict[str, int]:
         """Return 1 for each hook whose further condition holds on process 0; all processes return the same names."""
         conditions = {entry.request: entry.also_when for entry in self._entries if entry.also_when is not None}
@@ -155,13 +141,8 @@ class Hooks:
             if not broadcast_from_process_0("the log", lambda entry=entry: self.log.has(entry.log_file, info.step)):
                 self._call(entry, info)
 
-    def close(self) -> None:
-        """Close all hooks, the last one first."""
-        for entry in reversed(self._entries):
-            entry.hook.close()
-
     def _call(self, entry: _Entry, info: StepInfo) -> None:
         entry.last_step = info.step
-        values = entry.hook.after_step(info)
+        values = entry.hook(info)
         if values and entry.log_file is not None:
             self.log.write(entry.log_file, info.step, values)

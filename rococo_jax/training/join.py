@@ -31,12 +31,9 @@ from scipy import linalg
 
 from rococo_jax.data.training_images import TrainingImages, union
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.progress import progress
-from rococo_jax.storage import hash_bytes
-from rococo_jax.version import code_hash
 
 RIDGES = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 POWERS = (0.5, 1.0, 1.5, 2.0)
@@ -67,7 +64,7 @@ class AffineHeads:
     correlations: Float[np.ndarray, " dim"]
 
     def project(self, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Unit vectors of image and text features."""
+        """Return unit vectors of image and text features."""
         heads = ((images, self.image_kernel, self.image_bias), (texts, self.text_kernel, self.text_bias))
         return tuple(_unit(features @ kernel + bias) for features, kernel, bias in heads)
 
@@ -121,9 +118,9 @@ def fit_heads(
     dim: int,
     regularisation: Regularisation,
 ) -> AffineHeads:
-    """Fits both heads on all pairs. `text_image[j]` is the image that text j describes.
+    """Fit both heads on all pairs. `text_image[j]` is the image that text j describes.
 
-    Raises ValueError where `dim` is larger than the narrower of the two feature spaces.
+    Raises ValueError if `dim` is larger than the narrower of the two feature spaces.
     """
     moments = _Moments(images.astype(np.float64), texts.astype(np.float64), text_image)
     solution = moments.solve(dim, regularisation.image_ridge, regularisation.text_ridge)
@@ -143,51 +140,37 @@ def choose_regularisation(
     on_progress: Callable[[int], None] = lambda count: None,
     ridges: Sequence[float] = RIDGES,
     powers: Sequence[float] = POWERS,
-    cache: EmbeddingCache | None = None,
 ) -> tuple[Regularisation, float]:
-    """Cross-validates over images; returns the best choice and its held-out score.
+    """Cross-validate over images; return the best choice and its held-out score.
 
     The score is the mean of image-to-text and text-to-image R@1 (percent) within at most `HELD_OUT_IMAGES` of the
     held-out fold, averaged over folds. `on_progress` is called with the number of pairs of ridges that are done, of
-    each fold. The scores of a fold are kept in the `cache`.
+    each fold.
     """
-    cache = cache or EmbeddingCache(None)
     images, texts = images.astype(np.float64), texts.astype(np.float64)
     fold_of_image = np.random.default_rng(seed).permutation(len(images)) % folds
     choices = [Regularisation(*each) for each in product(ridges, ridges, powers)]
-    content = hash_bytes(*(np.ascontiguousarray(each).tobytes() for each in (images, texts, text_image)))
-    code = code_hash(excluded=frozenset())
-    about = {"scores": "cca 2", "code": code, "dim": dim, "folds": folds, "seed": seed, "features": content}
-    about |= {"sample": [HELD_OUT_IMAGES, SAMPLED_TEXTS, _SAMPLE_SEED]}
-    about |= {"shapes": [images.shape, texts.shape], "choices": [dataclasses.astuple(each) for each in choices]}
     total = np.zeros(len(choices))
     for fold in range(folds):
-        key = cache.key({**about, "fold": fold}, [])
-        scores = cache.get(key)
-        if scores is None:
-            fitted, held_out = _split(images, texts, text_image, fold_of_image == fold)
-            held_out = sample_pairs(*held_out, HELD_OUT_IMAGES)
-            scores = np.array(list(_scores_of_fold(fitted, held_out, dim, choices, on_progress)))
-            cache.put(key, scores)
-        else:
-            on_progress(len(ridges) ** 2)
-        total += scores / folds
+        fitted, held_out = _split(images, texts, text_image, fold_of_image == fold)
+        held_out = sample_pairs(*held_out, HELD_OUT_IMAGES)
+        total += np.array(list(_scores_of_fold(fitted, held_out, dim, choices, on_progress))) / folds
     best = int(total.argmax())
     return choices[best], float(total[best])
 
 
 def sample_pairs(
-    images: np.ndarray, texts: np.ndarray, text_image: np.ndarray, most: int
+    images: np.ndarray, texts: np.ndarray, text_image: np.ndarray, max_images: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """At most so many images, and at most `SAMPLED_TEXTS` of their texts, in their order.
+    """Draw at most `max_images` images and `SAMPLED_TEXTS` of their texts; keep their order.
 
-    All of them where there are no more; else a sample that only the numbers of images and texts decide.
+    Only the numbers of images and texts decide which are drawn.
     """
     random = np.random.default_rng(_SAMPLE_SEED)
     is_chosen = np.ones(len(images), bool)
-    if len(images) > most:
+    if len(images) > max_images:
         is_chosen = np.zeros(len(images), bool)
-        is_chosen[random.permutation(len(images))[:most]] = True
+        is_chosen[random.permutation(len(images))[:max_images]] = True
     rows = np.flatnonzero(is_chosen[text_image])
     if len(rows) > SAMPLED_TEXTS:
         rows = np.sort(random.permutation(rows)[:SAMPLED_TEXTS])
@@ -198,7 +181,7 @@ def sample_pairs(
 def _scores_of_fold(
     fitted: tuple, held_out: tuple, dim: int, choices: Sequence[Regularisation], on_progress: Callable[[int], None]
 ) -> Iterator[float]:
-    """Mean R@1 of each choice on the held-out pairs; choices of the same ridges are neighbours."""
+    """Yield the mean R@1 of each choice on the held-out pairs; choices of the same ridges are neighbours."""
     moments = _Moments(*fitted)
     x = (held_out[0] - moments.image_mean) @ moments.image_basis
     y = (held_out[1] - moments.text_mean) @ moments.text_basis
@@ -233,9 +216,9 @@ def fit_logit_scale(
     texts: Float[np.ndarray, "texts dim"],
     text_image: Int[np.ndarray, " texts"],
 ) -> float:
-    """The logit scale with the lowest text-to-image cross-entropy on the given unit vectors, from 1 to 100.
+    """Return the logit scale from 1 to 100 with the lowest text-to-image cross-entropy of the given unit vectors.
 
-    Of at most `SCALE_IMAGES` images, as `sample_pairs` draws them.
+    It is fitted on at most `SCALE_IMAGES` images, as `sample_pairs` draws them.
     """
     images, texts, text_image = sample_pairs(images, texts, text_image, SCALE_IMAGES)
     images, texts = images.astype(np.float64), texts.astype(np.float64)
@@ -256,8 +239,10 @@ _FOLDS = 5
 
 
 def image_tower_of(encoder: Encoder) -> Encoder:
-    """The image tower alone; one that is pooled by its class token and has no head of its own (DINOv2), by the class
-    token beside the mean of the patch tokens: retrieval by a linear head gains from both.
+    """Return the image tower alone.
+
+    A tower that is pooled by its class token and has no head of its own (DINOv2) is pooled by the class token beside
+    the mean of the patch tokens: retrieval by a linear head gains from both.
     """
     vision = encoder.spec.vision
     if vision is None:
@@ -270,7 +255,7 @@ def image_tower_of(encoder: Encoder) -> Encoder:
 
 
 def text_tower_of(encoder: Encoder) -> Encoder:
-    """The text tower alone, pooled as the model says."""
+    """Return the text tower alone, pooled as the model says."""
     if encoder.spec.text is None:
         raise InputError(encoder.name, "text tower", "none", "a model with a text tower")
     tower = nnx.clone(encoder.model.text)
@@ -296,33 +281,31 @@ def join_towers(
     text_image: Int[np.ndarray, " texts"],
     dim: int,
     name: str,
-    cache: EmbeddingCache | None = None,
     training_images: TrainingImages | None = None,
 ) -> tuple[Encoder, dict[str, Any]]:
-    """Fits both heads. Returns the dual encoder and a record of the fit.
+    """Fit both heads; return the dual encoder and a record of the fit.
 
     Args:
         vision, text: towers alone (`image_tower_of`, `text_tower_of`).
         image_features, text_features: their pooled features of the training images and captions.
         text_image: the row of the image that each caption describes.
         dim: length of the joint embedding.
-        name: of the new model.
-        cache: keeps what is done of the cross-validation.
+        name: name of the new model.
         training_images: those of the fit; the model has those of its towers, too.
 
-    Raises InputError where `dim` does not fit the towers, there are too few images, or features are not finite.
+    Raises InputError if `dim` does not fit the towers, there are too few images, or features are not finite.
     """
     widest = min(image_features.shape[1], text_features.shape[1])
     if not 1 <= dim <= widest:
         raise InputError("dim", "dimensions", dim, f"1 to {widest}, the narrower tower's width")
     if len(image_features) < 2 * _FOLDS:
         raise InputError("captions", "images", len(image_features), f"at least {2 * _FOLDS}, to cross-validate")
-    for features, of in ((image_features, vision.name), (text_features, text.name)):
+    for features, tower in ((image_features, vision.name), (text_features, text.name)):
         if not np.isfinite(features).all():
-            raise InputError(of, "features", "values that are not finite", "finite features")
+            raise InputError(tower, "features", "values that are not finite", "finite features")
     with progress("choosing the regularisation", _FOLDS * len(RIDGES) ** 2, "fits") as advance:
         regularisation, score = choose_regularisation(
-            image_features, text_features, text_image, dim, folds=_FOLDS, on_progress=advance, cache=cache
+            image_features, text_features, text_image, dim, folds=_FOLDS, on_progress=advance
         )
     heads = fit_heads(image_features, text_features, text_image, dim, regularisation)
     scale = fit_logit_scale(*heads.project(image_features, text_features), text_image)

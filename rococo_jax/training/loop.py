@@ -28,7 +28,7 @@ CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 @runtime_checkable
-class Input(Protocol):
+class Batches(Protocol):
     """Batches in order.
 
     Attributes:
@@ -129,7 +129,7 @@ def _wait_for(results: Any) -> float:
 def run_loop(
     steps: int,
     state: TrainState,
-    batches: Input,
+    batches: Batches,
     mesh: Mesh,
     compile_step: Callable[[TrainState, Batch], CompiledStep],
     hooks: Hooks,
@@ -167,7 +167,6 @@ def run_loop(
             if compiled_step is None:
                 compiled_step = compile_step(state, device_batch)
                 stop.handle()
-            hooks.before_step(number, state)
             with jax.profiler.StepTraceAnnotation("train", step_num=number), jax.transfer_guard("disallow"):
                 state, metrics = compiled_step(state, device_batch)
             finished = device_clock.begin(metrics)

@@ -30,8 +30,9 @@ from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import elapsed_time, say
 from rococo_jax.training.batch import Batch, patches_per_image, pixel_shape
-from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
-from rococo_jax.training.inputs import items_per_pair
+from rococo_jax.training.config_needs import cached_sides
+from rococo_jax.training.freezing import SIDES, frozen_layers
+from rococo_jax.training.inputs import shapes_per_pair
 
 
 def memory_of(device: jax.Device) -> int | None:
@@ -138,7 +139,7 @@ def step_flops(
         preprocessing: preprocessing of the model; without it images are squares of the tower's size.
     """
     passes = {"vision": 1, "text": 1}
-    for field, items in items_per_pair(config).items():
+    for field, items in shapes_per_pair(config).items():
         passes[field.tower] += math.prod(items)
     patches, pixels = patches_per_image(config, spec), pixel_shape(config, spec, preprocessing)
     lengths = {"vision": (patches, pixels), "text": (text_length,)}

@@ -13,8 +13,10 @@ WORKDIR/model/               the final model directory
 import contextlib
 import dataclasses
 import gc
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,9 +45,10 @@ from rococo_jax.training.hooks import Hooks, StepInfo
 from rococo_jax.training.log import Meter, RunLog, check_wandb
 from rococo_jax.training.loop import CompiledStep, Outcome, StopOnSignal, run_loop
 from rococo_jax.training.program import compile_step, memory_of, step_bytes
-from rococo_jax.training.run_hooks import Evaluate, Log, Profile, Save
-from rococo_jax.training.setup import RunCache, Setup, set_up
+from rococo_jax.training.run_hooks import Log, Profile
+from rococo_jax.training.setup import RunCache, Setup
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, local_parameters
+from rococo_jax.training.step import Metrics
 
 CONFIG, MODEL = "config.json", "model"
 
@@ -107,7 +110,7 @@ def run_training(
         return Run(config.steps, workdir / MODEL, config.steps)
     with contextlib.ExitStack() as folder_lock:
         broadcast_from_process_0("the working folder", lambda: _lock_workdir(folder_lock, workdir))
-        setup = set_up(config, influence_folder or workdir, mesh, run_cache)
+        setup = Setup(config, influence_folder or workdir, mesh, run_cache)
         gc.collect()  # drop reference cycles (of nnx modules), so that the initial parameters can be donated
         images = broadcast_from_process_0(
             "the working folder", lambda: _prepare_workdir(workdir, saved_config, config, setup)
@@ -124,7 +127,7 @@ def run_training(
                 scores,
             )
             resources.callback(checkpoints.close)
-            state = setup.begin_or_resume(checkpoints, averaged=config.ema > 0)
+            state = setup.begin_or_resume(checkpoints)
             resumed_from = int(state.step)
             log = _open_log(workdir, config, resumed_from)
             resources.callback(log.close)
@@ -208,6 +211,9 @@ def _loop(
     """Train from `state` to the last step, with the hooks of the run."""
     mesh, steps = setup.mesh, range(int(state.step), config.steps)
     meter = Meter(config.batch_size, mesh.size, setup.flops)
+    log = Log(run_log, config.log.every, steps, meter, checkpoints)
+    profile = Profile(run_log.folder, profiled_steps(config.profile.steps))
+    last_save = time.monotonic()
 
     def compile_first_step(state: TrainState, batch: Batch) -> CompiledStep:
         with meter.paused("compiling"):
@@ -217,27 +223,55 @@ def _loop(
             # within 30 seconds of each other.
             barrier("the first step")
         meter.memory = step_bytes(compiled)
-        return lambda state, batch: compiled(state, setup.frozen, batch)
+        numbers = iter(steps)
 
-    def evaluate_state(state: TrainState) -> Mapping[str, float]:
-        parameters, local_mesh = local_parameters(state.average or state.parameters, setup.frozen, mesh)
-        return evaluate(setup.origin.encoder(parameters, _training_record(config, int(state.step)), local_mesh))
+        def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+            profile.before_step(next(numbers), state)
+            return compiled(state, setup.frozen, batch)
 
-    log = Log(run_log, config.log.every, steps, meter, checkpoints)
-    save = Save(checkpoints, setup.batches.get_state, log, config.checkpoint.minutes)
+        return step
+
+    def save(info: StepInfo) -> None:
+        nonlocal last_save
+        log.flush()  # nothing is saved before its loss is known to be finite
+        with meter.paused("saving"):
+            checkpoints.save(info.step, info.state, setup.batches.get_state())
+        last_save = time.monotonic()
+
+    def is_time_to_save() -> bool:
+        """Return whether the minutes since the last checkpoint have passed, once for each time."""
+        nonlocal last_save
+        minutes = config.checkpoint.minutes
+        is_time = minutes > 0 and time.monotonic() - last_save > 60 * minutes
+        if is_time:
+            last_save = time.monotonic()
+        return is_time
+
+    def evaluate_state(info: StepInfo) -> Mapping[str, float]:
+        log.flush()
+        with meter.paused("saving"):
+            # From here on a kill costs no step, and memory holds no copy of the state for a writer in the background.
+            checkpoints.wait()
+        with meter.paused("evaluating"):
+            parameters, local_mesh = local_parameters(info.state.average or info.state.parameters, setup.frozen, mesh)
+            record = _training_record(config, int(info.state.step))
+            results = dict(evaluate(setup.origin.encoder(parameters, record, local_mesh)))
+        if math.isfinite(results.get("score", math.nan)):
+            scores[info.step] = results["score"]
+        return results
+
     hooks = Hooks(run_log)
-    hooks.add(Profile(run_log.folder, profiled_steps(config.profile.steps)), every=1)
-    hooks.add(log, every=1)
-    # A state is saved before it is evaluated.
+    hooks.add(profile.after_step, every=1)
+    hooks.add(log.after_step, every=1)
+    # A state is saved before it is evaluated, so an evaluation that fails or is interrupted costs no step.
     save_periods = [config.checkpoint.every, config.checkpoint.keep_every]
     if evaluate is not None:
         save_periods.append(config.eval.every)
-    hooks.add(save, every=save_periods, also_when=save.minutes_elapsed)
+    hooks.add(save, every=save_periods, also_when=is_time_to_save)
     if evaluate is not None:
         # A stop does not wait for an evaluation that is due: the resumed run makes it first.
-        hook = Evaluate(evaluate_state, log, scores)
-        hooks.add(hook, every=config.eval.every, on_signal=False, log_file=EVALUATIONS)
-    with contextlib.closing(hooks), contextlib.closing(StopOnSignal()) as stop:
+        hooks.add(evaluate_state, every=config.eval.every, on_signal=False, log_file=EVALUATIONS)
+    with contextlib.closing(profile), contextlib.closing(log), contextlib.closing(StopOnSignal()) as stop:
         hooks.run_missing(StepInfo(steps.start, state, is_last=steps.start == config.steps))
         outcome = run_loop(config.steps, state, setup.batches, mesh, compile_first_step, hooks, stop, on_step)
         checkpoints.wait()  # while another signal cannot end the process

@@ -1,13 +1,11 @@
-"""The hooks of a training run: profile, log, save and evaluate.
+"""Hooks of a training run that remember earlier steps: the profile, and the log of metrics.
 
-The metrics of a step are fetched while the next step runs. Nothing is saved or evaluated before the loss is known to be
-finite. A checkpoint is saved before it is evaluated, so an evaluation that fails or is interrupted costs no step.
+The metrics of a step are fetched while the next step runs, so `Log.flush` is called before a state is saved or
+evaluated: its loss is then known to be finite.
 """
 
 import contextlib
 import math
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ import jax
 
 from rococo_jax.progress import progress
 from rococo_jax.training.batch import COUNTS
-from rococo_jax.training.hooks import REQUEST, Hook, StepInfo
+from rococo_jax.training.hooks import REQUEST, StepInfo
 from rococo_jax.training.log import METRICS, Meter, RunLog
-from rococo_jax.training.state import TrainingCheckpoints, TrainState
+from rococo_jax.training.state import TrainingCheckpoints
 
 PROFILE = "profile"
 
@@ -26,7 +24,7 @@ class Diverged(RuntimeError):
     """The loss or its gradient is not finite."""
 
 
-class Profile(Hook):
+class Profile:
     """Write a trace of a range of steps on this process to `folder/profile`.
 
     Args:
@@ -40,7 +38,7 @@ class Profile(Hook):
         self.is_running = False
 
     def before_step(self, step: int, state: Any) -> None:
-        """Start the trace at the first step of the range, after all earlier steps have been computed."""
+        """Start the trace before the first step of the range, after all earlier steps have been computed."""
         if not self.is_running and step in self.steps:
             jax.block_until_ready(state)
             jax.profiler.start_trace(str(self.folder / PROFILE))
@@ -59,7 +57,7 @@ class Profile(Hook):
             jax.profiler.stop_trace()
 
 
-class Log(Hook):
+class Log:
     """Show progress, log the metrics of steps, and stop the run if the loss is not finite. It is due after every step.
 
     Args:
@@ -119,60 +117,3 @@ class Log(Hook):
     def close(self) -> None:
         """Remove the progress bar."""
         self._progress_bar.close()
-
-
-class Save(Hook):
-    """Save a checkpoint once the loss is known to be finite.
-
-    Args:
-        checkpoints: the checkpoints of the run.
-        input_state: returns the state of the input. All processes call it.
-        log: the log of the run.
-        minutes: save also if this many minutes have passed since the last checkpoint; 0: not by time.
-    """
-
-    def __init__(
-        self, checkpoints: TrainingCheckpoints, input_state: Callable[[], dict[str, Any]], log: Log, minutes: float
-    ):
-        self.checkpoints, self.input_state, self.log, self.minutes = checkpoints, input_state, log, minutes
-        self.last_time = time.monotonic()
-
-    def after_step(self, info: StepInfo) -> None:
-        """Start to write the state after a step."""
-        self.log.flush()
-        with self.log.meter.paused("saving"):
-            self.checkpoints.save(info.step, info.state, self.input_state())
-        self.last_time = time.monotonic()
-
-    def minutes_elapsed(self) -> bool:
-        """Return whether it is time to save again, once for each time."""
-        is_time = self.minutes > 0 and time.monotonic() - self.last_time > 60 * self.minutes
-        if is_time:
-            self.last_time = time.monotonic()
-        return is_time
-
-
-class Evaluate(Hook):
-    """Evaluate a state that has been saved, and return the results for the log. It must be added after `Save`.
-
-    Args:
-        function: returns the results of a state; all processes call it.
-        log: the log of the run.
-        scores: the score of each evaluated step, by which the best checkpoint is chosen; this hook adds to them.
-    """
-
-    def __init__(self, function: Callable[[TrainState], Mapping[str, float]], log: Log, scores: dict[int, float]):
-        self.function, self.log, self.scores = function, log, scores
-
-    def after_step(self, info: StepInfo) -> Mapping[str, float]:
-        """Evaluate the state after a step."""
-        self.log.flush()
-        with self.log.meter.paused("saving"):
-            # From here on a kill costs no step, and memory holds no copy of the state for a writer in the background.
-            self.log.checkpoints.wait()
-        with self.log.meter.paused("evaluating"):
-            results = dict(self.function(info.state))
-        score = results.get("score", math.nan)
-        if math.isfinite(score):
-            self.scores[info.step] = score
-        return results

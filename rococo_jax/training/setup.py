@@ -4,13 +4,11 @@ A sweep trains many times from one model on one data set. Decoding images, alter
 takes longer than a short run on their features, so `RunCache` does it once for all runs with the same settings.
 """
 
-import dataclasses
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -24,15 +22,14 @@ from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat, keys_of_features
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.init import Origin, starting_encoder
-from rococo_jax.training.inputs import active_inputs
-from rococo_jax.training.inputs.batches import make_input, open_source, text_length
+from rococo_jax.training.inputs import active_makers
+from rococo_jax.training.inputs.batches import make_batches, open_source, text_length
 from rococo_jax.training.inputs.feature_pool import Features
-from rococo_jax.training.inputs.loss_input import InputContext
-from rococo_jax.training.loop import Input
+from rococo_jax.training.inputs.field_maker import FieldContext
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.program import step_flops
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
-from rococo_jax.training.step import Step, check_batch, make_step
+from rococo_jax.training.step import check_batch, make_step
 
 
 class RunCache:
@@ -78,30 +75,42 @@ class RunCache:
         return value
 
 
-@dataclasses.dataclass
 class Setup:
     """Data, model and step of a run.
+
+    Args:
+        config: config of the run.
+        folder: stores what is computed before the first step.
+        mesh: the devices; all of them by default.
+        run_cache: starting models, data and features of earlier runs of this process.
 
     Attributes:
         trained: initial values of the trained parameters; emptied once the state holds them.
         frozen: the other parameters.
-        donate_parameters: whether the state may reuse the buffers of `trained`, since no later run of this process
-            starts from them.
         flops: FLOPs of a step on one device.
         file_hashes: hashes of the contents of the files that losses read, by name.
     """
 
-    mesh: Mesh
-    source: PairSource
-    origin: Origin
-    trained: dict[str, jax.Array]
-    frozen: dict[str, jax.Array]
-    donate_parameters: bool
-    optimizer: optax.GradientTransformation
-    step: Step
-    batches: Input
-    flops: float
-    file_hashes: dict[str, str]
+    def __init__(self, config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCache | None):
+        check_batch(config, jax.device_count() if mesh is None else mesh.size)
+        self.mesh = mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
+        # Whether the state may reuse the buffers of `trained`, since no later run of this process starts from them.
+        self._donate_parameters = run_cache is None
+        self._is_averaged = config.ema > 0
+        run_cache = RunCache() if run_cache is None else run_cache
+        self.source = run_cache.source(config.data)
+        encoder = run_cache.encoder(config, mesh)
+        self.origin = Origin.of(encoder)
+        spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
+        self.trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
+        self.optimizer = make_optimizer(config.optimizer, config.steps, spec, self.trained)
+        self.step = make_step(config, spec, encoder.preprocessing, self.optimizer, mesh)
+        context = FieldContext(config, _local_encoder(config, encoder, folder), self.source, folder)
+        self.batches = make_batches(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
+        barrier("the starting state")
+        self.frozen = place_parameters(frozen, mesh)
+        self.flops = step_flops(config, spec, tokens, encoder.preprocessing) / mesh.size
+        self.file_hashes = broadcast_from_process_0("files of the losses", lambda: _file_hashes(context))
 
     def identity(self, images: str) -> dict[str, Any]:
         """Return what decides the result of the run besides its config, as JSON values.
@@ -119,58 +128,26 @@ class Setup:
             **self.file_hashes,
         }
 
-    def begin_or_resume(self, checkpoints: TrainingCheckpoints, *, averaged: bool) -> TrainState:
-        """Return the state of the latest checkpoint, and move the input to its step; without one, the initial state."""
+    def begin_or_resume(self, checkpoints: TrainingCheckpoints) -> TrainState:
+        """Restore the latest checkpoint and move the input to its step; without one, make the initial state."""
         latest = checkpoints.latest()
         if latest:
-            like = state_shapes(self.trained, self.optimizer, self.mesh, averaged=averaged)
+            like = state_shapes(self.trained, self.optimizer, self.mesh, averaged=self._is_averaged)
             self.trained.clear()
             state, input_state = checkpoints.restore(latest, like)
             self.batches.set_state(input_state)
             return state
-        state = make_state(self.trained, self.optimizer, self.mesh, averaged=averaged, donate=self.donate_parameters)
+        options = {"averaged": self._is_averaged, "donate": self._donate_parameters}
+        state = make_state(self.trained, self.optimizer, self.mesh, **options)
         self.trained.clear()
         return state
 
 
-def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCache | None) -> Setup:
-    """Open the data, load the model and build the step. What is computed beforehand is stored in `folder`."""
-    check_batch(config, jax.device_count() if mesh is None else mesh.size)
-    mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
-    is_only_run = run_cache is None
-    run_cache = RunCache() if run_cache is None else run_cache
-    source = run_cache.source(config.data)
-    encoder = run_cache.encoder(config, mesh)
-    spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
-    trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
-    optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
-    step = make_step(config, spec, encoder.preprocessing, optimizer, mesh)
-    context = InputContext(config, _local_encoder(config, encoder, folder), source, folder)
-    batches = make_input(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
-    barrier("the starting state")
-    frozen = place_parameters(frozen, mesh)
-    flops = step_flops(config, spec, tokens, encoder.preprocessing) / mesh.size
-    file_hashes = broadcast_from_process_0("files of the losses", lambda: _file_hashes(context))
-    return Setup(
-        mesh=mesh,
-        source=source,
-        origin=Origin.of(encoder),
-        trained=trained,
-        frozen=frozen,
-        donate_parameters=is_only_run,
-        optimizer=optimizer,
-        step=step,
-        batches=batches,
-        flops=flops,
-        file_hashes=file_hashes,
-    )
-
-
-def _file_hashes(context: InputContext) -> dict[str, str]:
-    """Return the hashes of the files that the inputs of active losses read, by name."""
+def _file_hashes(context: FieldContext) -> dict[str, str]:
+    """Return the hashes of the files from which the fields of active losses are made, by name."""
     hashes: dict[str, str] = {}
-    for loss_input in active_inputs(context.config.losses):
-        hashes |= loss_input.file_hashes(context)
+    for maker in active_makers(context.config.losses):
+        hashes |= maker.file_hashes(context)
     return hashes
 
 
@@ -183,7 +160,7 @@ def _local_encoder(config: ConfigDict, encoder: Encoder, folder: Path) -> Encode
     if is_single_process and encoder.mesh.shape["fsdp"] == 1:
         return encoder
     needs_encoder = config.data.cached_features or any(
-        loss_input.needs_encoder(config, folder) for loss_input in active_inputs(config.losses)
+        maker.needs_encoder(config, folder) for maker in active_makers(config.losses)
     )
     # Either all processes load the model, or none does.
     if not on_any_process(needs_encoder):

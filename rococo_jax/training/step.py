@@ -29,9 +29,10 @@ from rococo_jax.models.layers import set_remat
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import COUNTS, Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
-from rococo_jax.training.freezing import cached_sides, join_parameters, set_gradient_stops, split_parameters
+from rococo_jax.training.config_needs import cached_sides
+from rococo_jax.training.freezing import join_parameters, set_gradient_stops, split_parameters
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
-from rococo_jax.training.inputs import active_inputs, items_per_pair
+from rococo_jax.training.inputs import active_makers, shapes_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
 from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average
 from rococo_jax.training.state import TrainState, sharding_of_tree
@@ -95,8 +96,8 @@ def make_step(
 
 def add_on_device(batch: Batch, config: ConfigDict, spec: ModelSpec, step: Int[Array, ""], mesh: Mesh) -> Batch:
     """Add the fields that are computed on the device, such as mixed images, and choose the patches to keep."""
-    for loss_input in active_inputs(config.losses):
-        batch = loss_input.on_device(batch, config, step, mesh)
+    for maker in active_makers(config.losses):
+        batch = maker.on_device(batch, config, step, mesh)
     return drop_patches(batch, config, spec, step, mesh)
 
 
@@ -141,7 +142,7 @@ def check_batch(config: ConfigDict, devices: int) -> None:
     if not divides_into_micro_batches(size, config.micro_batches, devices):
         problem = f"{config.micro_batches} for {size} pairs on {devices} devices"
         raise InputError("config", "micro_batches", problem, f"a divisor of {size // devices}")
-    for each in active_inputs(config.losses):
+    for each in active_makers(config.losses):
         each.check_devices(config, devices)
 
 
@@ -184,9 +185,9 @@ def host_batch_shapes(
     """
     is_cached = bool(cached_sides(config))
     # Mixed images are made on the device, unless they are cached features.
-    fields = [field for field in items_per_pair(config) if is_cached or field.tower == "text"]
+    fields = [field for field in shapes_per_pair(config) if is_cached or field.tower == "text"]
     batch = _zero_batch(config, spec, text_length, preprocessing, fields)
-    needs_resized_view = any(each.resized_view(config) for each in active_inputs(config.losses))
+    needs_resized_view = any(each.resized_view(config) for each in active_makers(config.losses))
     if needs_resized_view and not is_cached:
         pixels = batch.images.pixels
         batch = dataclasses.replace(batch, images=Images(pixels, resized=pixels))
@@ -218,7 +219,7 @@ def _zero_batch(
 
     batch = Batch(images(), texts(), zeros((), np.int32), {}, {})
     for field in fields:
-        items = items_per_pair(config)[field]
+        items = shapes_per_pair(config)[field]
         content = images(*items) if field.tower == "vision" else texts(*items)
         batch = batch.with_field(field, content, zeros(items, np.bool_))
     return batch

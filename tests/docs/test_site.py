@@ -157,7 +157,7 @@ def browser(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "page", ["index", "how-to/evaluate", "research/index", "research/defences", "reference/metrics"]
+    "page", ["index", "how-to/evaluate", "research/index", "research/appendix_photographs", "reference/metrics"]
 )
 def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, page):
     before = len(browser.events)

@@ -1,4 +1,4 @@
-"""Every loss and all its gradients: the same on any number of devices and by both strategies, and as papers define it.
+"""Every loss and all its gradients: the same on any number of devices, and as papers define it.
 
 The reference (`tests/support/dense_reference.py`) is dense, in float64 and in torch, with gradients by autograd. The
 tolerance, 2e-6 of the largest element of a gradient, is 17 float32 roundings. The batch of 21 pairs is a multiple
@@ -12,8 +12,10 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
+from ml_collections import ConfigDict
 
 from rococo_jax import losses
+from rococo_jax.losses import Embeddings, FieldEmbeddings
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
@@ -47,35 +49,82 @@ MASKS = {
     "positive_mask": RANDOM.random(PAIRS) < 0.7,
     "negative_mask": RANDOM.random((PAIRS, 1)) < 0.7,
 }
-# Function, embeddings in addition to images and texts, masks, settings.
+SETTINGS = {scope: ConfigDict({"scope": scope, "negative_weight": 0.5}) for scope in ("local", "global")}
+FIELDS = {
+    "altered": "altered_texts",
+    "mixed": "mixed_images",
+    "positive": "positive_texts",
+    "negative": "negative_texts",
+}
+
+
+def pairs_of(arrays) -> Embeddings:
+    """Return the input of the losses."""
+    fields = {field: FieldEmbeddings(arrays[name], arrays[f"{field}_mask"]) for field, name in FIELDS.items()}
+    names = {name: arrays[name] for name in ("images", "texts", "logit_scale", "logit_bias")}
+    return Embeddings(**names, image_id=arrays["ids"], fields=fields)
+
+
+def part(loss, name, scope="global"):
+    """Return a function that computes one of the logged parts of a loss."""
+    return lambda pairs, logits: loss(pairs, SETTINGS[scope], logits)[1][name]
+
+
+def with_columns(pairs, logits):
+    return losses.softmax_contrastive(pairs, logits, pairs.fields["negative"])
+
+
+# Our loss; the function of the reference, and its embeddings beside images and texts, masks and settings.
 LOSSES = {
-    "softmax": ("softmax_contrastive", "", "ids", {}),
-    "softmax with negatives": ("softmax_contrastive", "negative_texts", "ids negative_mask", {}),
-    "sigmoid": ("sigmoid_contrastive", "logit_bias", "ids", {}),
-    "SC global": ("semantic_contrastive", "altered_texts", "altered_mask", {"scope": "global"}),
-    "SC local": ("semantic_contrastive", "altered_texts", "altered_mask", {"scope": "local"}),
-    "VC global": ("visual_contrastive", "mixed_images", "mixed_mask", {"scope": "global"}),
-    "VC local": ("visual_contrastive", "mixed_images", "mixed_mask", {"scope": "local"}),
-    "hard positives": ("hard_positive", "positive_texts", "ids positive_mask", {}),
-    "hard negatives, local": ("hard_negative", "negative_texts", "negative_mask", {}),
-    "blind": ("blind_preference", "altered_texts", "ids altered_mask", {}),
-    "grounding": ("grounding_contrastive", "altered_texts", "ids altered_mask", {}),
+    "softmax": (losses.softmax_contrastive, "softmax_contrastive", "", "ids", {}),
+    "softmax with negatives": (with_columns, "softmax_contrastive", "negative_texts", "ids negative_mask", {}),
+    "sigmoid": (losses.sigmoid_contrastive, "sigmoid_contrastive", "logit_bias", "ids", {}),
+    "SC global": (
+        part(losses.semantic_contrastive, "sc"),
+        *("semantic_contrastive", "altered_texts", "altered_mask", {"scope": "global"}),
+    ),
+    "SC local": (
+        part(losses.semantic_contrastive, "sc", "local"),
+        *("semantic_contrastive", "altered_texts", "altered_mask", {"scope": "local"}),
+    ),
+    "VC global": (
+        part(losses.visual_contrastive, "vc"),
+        *("visual_contrastive", "mixed_images", "mixed_mask", {"scope": "global"}),
+    ),
+    "VC local": (
+        part(losses.visual_contrastive, "vc", "local"),
+        *("visual_contrastive", "mixed_images", "mixed_mask", {"scope": "local"}),
+    ),
+    "hard positives": (
+        part(losses.hard_positive_and_negative, "hard_positive"),
+        *("hard_positive", "positive_texts", "ids positive_mask", {}),
+    ),
+    "hard negatives": (
+        part(losses.hard_positive_and_negative, "hard_negative"),
+        *("hard_negative", "negative_texts", "negative_mask", {}),
+    ),
+    "blind": (part(losses.blind_preference, "blind"), "blind_preference", "altered_texts", "ids altered_mask", {}),
+    "grounding": (
+        part(losses.grounding_contrastive, "grounding"),
+        *("grounding_contrastive", "altered_texts", "ids altered_mask", {}),
+    ),
 }
 # Every loss on one, two and eight devices (thorough: on four as well).
 CASES = [(count, name) for count in (1, 2, 8) for name in LOSSES]
 CASES += [pytest.param(4, name, marks=pytest.mark.thorough) for name in LOSSES]
 
 
-def case(name, arrays=EMBEDDINGS | MASKS):
-    """Return the function's name, the arrays of its gradients, its masks and its settings."""
-    function, more, masks, settings = LOSSES[name]
-    embeddings = {key: arrays[key] for key in ("images", "texts", *more.split(), "logit_scale")}
-    return function, embeddings, {key: arrays[key] for key in masks.split()}, settings
+def differentiated(name):
+    """Return the embeddings with respect to which a loss is differentiated."""
+    return {key: EMBEDDINGS[key] for key in ("images", "texts", *LOSSES[name][2].split(), "logit_scale")}
 
 
 @functools.cache
 def expected(name):
-    return dense.value_and_gradients(*case(name))
+    _, function, _, masks, settings = LOSSES[name]
+    return dense.value_and_gradients(
+        function, differentiated(name), {key: MASKS[key] for key in masks.split()}, settings
+    )
 
 
 @functools.cache
@@ -84,10 +133,9 @@ def computed(device_count):
     logits = ShardedLogits(make_mesh(jax.devices()[:device_count]), block_rows=2)
 
     def one(name, arrays):
-        function, embeddings, masks, settings = case(name, arrays)
-        term = getattr(losses, function)
-        more = {} if name.endswith("local") else {"logits": logits}
-        return jax.value_and_grad(lambda embeddings: term(**embeddings, **masks, **settings, **more))(embeddings)
+        loss = LOSSES[name][0]
+        embeddings = {key: arrays[key] for key in differentiated(name)}
+        return jax.value_and_grad(lambda embeddings: loss(pairs_of(arrays | embeddings), logits))(embeddings)
 
     return jax.jit(lambda arrays: {name: one(name, arrays) for name in LOSSES})(EMBEDDINGS | MASKS)
 
@@ -97,7 +145,7 @@ def test_loss_and_gradients_are_the_same_on_any_number_of_devices(count, name):
     value, gradients = computed(count)[name]
     right, right_gradients = expected(name)
     assert abs(float(value) / right - 1) < TOLERANCE
-    for key, gradient in zip(case(name)[1], right_gradients, strict=True):
+    for key, gradient in zip(differentiated(name), right_gradients, strict=True):
         assert dense.relative_error(gradients[key], gradient) < TOLERANCE, key
 
 
@@ -113,8 +161,8 @@ def test_a_batch_of_a_thousand_keeps_the_tolerance():
     wanted = scale * of_logits @ texts, scale * of_logits.T @ images, (of_logits * logits).sum() / scale
 
     def loss(images, texts, logit_scale):
-        logits = ShardedLogits(make_mesh())
-        return losses.softmax_contrastive(images, texts, logit_scale=logit_scale, logits=logits)
+        batch = Embeddings(images, texts, np.arange(pairs), logit_scale)
+        return losses.softmax_contrastive(batch, ShardedLogits(make_mesh()))
 
     value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(images, texts, np.float32(scale))
     assert abs(float(value) / -(np.trace(rows + columns) / (2 * pairs)) - 1) < TOLERANCE

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rococo_jax.losses import sigmoid_contrastive, softmax_contrastive
+from rococo_jax.losses import Embeddings, sigmoid_contrastive, softmax_contrastive
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from tests.support import dense_reference as dense
@@ -37,12 +37,11 @@ def run_reference(model, **scalars):
 
 
 def of_clip(images, texts, log_scale, logits):
-    return softmax_contrastive(images, texts, logit_scale=jnp.exp(log_scale), logits=logits)
+    return softmax_contrastive(Embeddings(images, texts, jnp.arange(PAIRS), jnp.exp(log_scale)), logits)
 
 
 def of_siglip(images, texts, log_scale, bias, logits):
-    scale = jnp.exp(log_scale)
-    return sigmoid_contrastive(images, texts, logit_scale=scale, logit_bias=bias, logits=logits)
+    return sigmoid_contrastive(Embeddings(images, texts, jnp.arange(PAIRS), jnp.exp(log_scale), bias), logits)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_positions_are_interpolated_as_their_library_does_it(rule, reference, si
     np.testing.assert_allclose(ours, reference(torch.from_numpy(positions), size_out), rtol=0, atol=4e-6)
 
 
-def test_depth_does_not_lengthen_the_program():
+def test_the_program_does_not_grow_with_depth():
     def program(layers: int) -> str:
         spec = ModelSpec(dataclasses.replace(VISION, layers=layers), None)
         graph, state = abstract_model(spec)

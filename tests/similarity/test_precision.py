@@ -8,8 +8,15 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
-from rococo_jax.losses import semantic_contrastive, sigmoid_contrastive, softmax_contrastive
+from rococo_jax.losses import (
+    Embeddings,
+    FieldEmbeddings,
+    semantic_contrastive,
+    sigmoid_contrastive,
+    softmax_contrastive,
+)
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.similarity.counting import GalleryTile, Queries, compiled_step, no_counts
@@ -44,12 +51,10 @@ def test_losses_and_their_gradients_are_products_at_the_highest_precision():
     scale, bias = jnp.float32(10.0), jnp.float32(-5.0)
 
     def total(images, texts, altered):
-        pairs = {"logit_scale": scale, "logits": logits}
-        return (
-            softmax_contrastive(images, texts, **pairs)
-            + sigmoid_contrastive(images, texts, logit_bias=bias, **pairs)
-            + semantic_contrastive(images, texts, altered, **pairs)
-        )
+        fields = {"altered": FieldEmbeddings(altered, jnp.ones((4, 2), bool))}
+        pairs = Embeddings(images, texts, jnp.arange(4), scale, bias, fields)
+        sc, _ = semantic_contrastive(pairs, ConfigDict({"scope": "global"}), logits)
+        return softmax_contrastive(pairs, logits) + sigmoid_contrastive(pairs, logits) + sc
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 8), (4, 8), (4, 2, 8))]
     assert all(map(asks_for_all_bits, products(jax.jit(jax.grad(total, (0, 1, 2))).lower(*shapes))))

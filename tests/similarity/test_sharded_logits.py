@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from scipy.special import logsumexp
 
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity import Items, ShardedLogits
+from rococo_jax.similarity import PairwiseSide, ShardedLogits
 from tests.support.dense_reference import relative_error
 from tests.support.refusals import refused
 
@@ -60,7 +60,7 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
     masks = of_queries[1], of_keys[1]
 
     def total(queries, keys, scale, bias):
-        items = Items(queries, *of_queries), Items(keys, *of_keys)
+        items = PairwiseSide(queries, *of_queries), PairwiseSide(keys, *of_keys)
         results = similarities.log_sum_exp_both_ways(*items, logit_scale=scale, logit_bias=bias)
         rows, columns = map(replicate, results)
         counted_rows, counted_columns = jnp.where(masks[0], rows, 0.0), jnp.where(masks[1], columns, 0.0)
@@ -84,7 +84,7 @@ def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_dev
 @pytest.mark.parametrize(
     "tile_rows", [1, 4, 7, *(pytest.param(rows, marks=pytest.mark.thorough) for rows in (2, 5, 6, 100))]
 )
-def test_the_size_of_a_tile_changes_nothing(tile_rows):
+def test_results_do_not_depend_on_the_size_of_a_tile(tile_rows):
     check(ShardedLogits(make_mesh(jax.devices()[:2]), tile_rows), 13, 11)
 
 
@@ -119,7 +119,7 @@ def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient():
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]))
 
     def total(queries):
-        items = Items(queries, jnp.array([0, 1, 1]), jnp.array([False, True, True]))
+        items = PairwiseSide(queries, jnp.array([0, 1, 1]), jnp.array([False, True, True]))
         rows = similarities.log_sum_exp(items, items, logit_scale=jnp.float32(5))
         return jax.nn.softplus(rows).sum(), rows
 
@@ -136,7 +136,7 @@ def test_a_masked_item_has_no_effect_even_if_it_is_nan():
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]), 3)
 
     def total(keys):
-        items = Items(jnp.asarray(queries)), Items(keys, None, jnp.asarray(mask))
+        items = PairwiseSide(jnp.asarray(queries)), PairwiseSide(keys, None, jnp.asarray(mask))
         return similarities.log_sum_exp(*items, logit_scale=jnp.float32(9)).sum()
 
     value, gradient = jax.jit(jax.value_and_grad(total))(broken)
@@ -145,11 +145,13 @@ def test_a_masked_item_has_no_effect_even_if_it_is_nan():
     assert (np.asarray(gradient)[4] == 0).all() and np.isfinite(np.asarray(gradient)).all()
 
 
-def test_logits_of_a_hundred_neither_overflow_nor_vanish():
+def test_logits_of_a_hundred_neither_overflow_nor_underflow():
     """exp(100) overflows float32 and exp(-100) vanishes; rows of both kinds have finite, correct results."""
     queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]), 1)
-    rows, columns = similarities.log_sum_exp_both_ways(Items(queries), Items(keys), logit_scale=jnp.float32(100))
+    rows, columns = similarities.log_sum_exp_both_ways(
+        PairwiseSide(queries), PairwiseSide(keys), logit_scale=jnp.float32(100)
+    )
     np.testing.assert_allclose(rows, [100 + np.log(3), -100 + np.log(3)], rtol=TOLERANCE)
     np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
 
@@ -162,7 +164,7 @@ def test_tiles_fill_the_cache_of_a_cpu():
 
 def test_wrong_settings_are_refused():
     refused("block_rows: found 0; wanted at least 1", ShardedLogits, block_rows=0)
-    items = Items(jnp.eye(2))
+    items = PairwiseSide(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
         ShardedLogits().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))
 
@@ -178,7 +180,7 @@ def test_sums_over_other_ids_are_those_of_a_loop(axis_type, width):
     embeddings[~mask] = np.nan
 
     def compute(embeddings):
-        return ShardedLogits(mesh).sum_of_other_ids(Items(embeddings, ids, mask))
+        return ShardedLogits(mesh).sum_of_other_ids(PairwiseSide(embeddings, ids, mask))
 
     with jax.set_mesh(mesh):
         sums, counts = jax.jit(compute)(embeddings)

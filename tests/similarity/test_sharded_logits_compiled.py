@@ -9,24 +9,31 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
 
-from rococo_jax.losses import blind_preference, semantic_contrastive, softmax_contrastive
+from rococo_jax.losses import (
+    Embeddings,
+    FieldEmbeddings,
+    blind_preference,
+    semantic_contrastive,
+    softmax_contrastive,
+)
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 
 PAIRS = 1024
 
 
-def contrastive(images, texts, altered, scale, ids, logits):
-    return softmax_contrastive(images, texts, logit_scale=scale, ids=ids, logits=logits)
+def contrastive(pairs, logits):
+    return softmax_contrastive(pairs, logits)
 
 
-def sc(images, texts, altered, scale, ids, logits):
-    return semantic_contrastive(images, texts, altered, logit_scale=scale, logits=logits)
+def sc(pairs, logits):
+    return semantic_contrastive(pairs, ConfigDict({"scope": "global"}), logits)[0]
 
 
-def blind(images, texts, altered, scale, ids, logits):
-    return blind_preference(images, texts, altered, logit_scale=scale, ids=ids, logits=logits)
+def blind(pairs, logits):
+    return blind_preference(pairs, ConfigDict(), logits)[0]
 
 
 def compiled(loss, devices: int):
@@ -40,7 +47,12 @@ def compiled(loss, devices: int):
     pairs = devices * PAIRS
     arguments = [argument(pairs, 512), argument(pairs, 512), argument(pairs, 1, 512), argument()]
     taken = (0, 1, 3) if loss is contrastive else (0, 1, 2, 3)
-    gradients = jax.value_and_grad(lambda *inputs: loss(*inputs, ShardedLogits(mesh)), taken)
+
+    def value(images, texts, altered, scale, ids):
+        fields = {"altered": FieldEmbeddings(altered, jnp.ones((pairs, 1), bool))}
+        return loss(Embeddings(images, texts, ids, scale, fields=fields), ShardedLogits(mesh))
+
+    gradients = jax.value_and_grad(value, taken)
     program = jax.jit(gradients).lower(*arguments, argument(pairs, dtype=jnp.int32)).compile()
     return program.memory_analysis().temp_size_in_bytes / 2**20, program.as_text()
 

@@ -69,11 +69,13 @@ class Chromium:
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
-    def open(self, page: Path) -> None:
-        """Load a file and wait until it is there."""
-        before = len(self.events)
-        self.call("Page.navigate", url=page.resolve().as_uri())
-        self.wait_for("Page.loadEventFired", since=before)
+    def open(self, page: Path, fragment: str = "") -> None:
+        """Load a file, with what stands after `#` in its address, and wait until it is there."""
+        # Where only the fragment differs, nothing would be loaded.
+        for address in ("about:blank", page.resolve().as_uri() + (f"#{fragment}" if fragment else "")):
+            before = len(self.events)
+            self.call("Page.navigate", url=address)
+            self.wait_for("Page.loadEventFired", since=before)
 
     def wait_for(self, event: str, since: int = 0) -> None:
         """Waits until an event of that name is among those after the first `since`."""

@@ -13,8 +13,8 @@ from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.training import run
 from rococo_jax.training.init import interpolated, starting_encoder
-from rococo_jax.training.inputs.batches import make_input, open_source
-from rococo_jax.training.inputs.loss_input import InputContext
+from rococo_jax.training.inputs.batches import make_batches, open_source
+from rococo_jax.training.inputs.field_maker import FieldContext
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import CAPTIONS, FEATURES_ALONE, changed, metrics_of, tiny_config, trained_parameters
 from tests.support.world import noise, write_world
@@ -64,11 +64,11 @@ def test_every_term_trains_on_pools_of_altered_captions_and_hard_positives(folde
     assert moved == {"text_head", "logit_scale"}
 
 
-def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
+def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, config, tmp_path):
     kinds = {"losses__sc__weight": 1.0, "losses__sc__variants": "order,same_concept,relation"}
     config = changed(config, **kinds, losses__sc__select="random", data__feature_pool__captions=3)
     encoder, source = load_model(str(folder / "start")), open_source(config.data)
-    features = make_input(InputContext(config, encoder, source, tmp_path)).features
+    features = make_batches(FieldContext(config, encoder, source, tmp_path)).features
     captions = [(text, sample.captions) for sample in source for text in sample.captions]
     for place, kind in ((0, "order"), (2, "relation")):
         pool, alterer = features.pools["altered"], KindAlterer(kind, shipped_lexicon())
@@ -78,7 +78,7 @@ def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
 
 
-def test_models_between_two_models(folder, config, every_term, tmp_path, capsys):
+def test_parameters_of_a_model_between_two_are_interpolated(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))
     for second, weights in ((other, "0,0.25,1"), (str(every_term[1]), "0.5")):

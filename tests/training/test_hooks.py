@@ -8,18 +8,15 @@ from rococo_jax.training.hooks import Hook, Hooks, StepInfo
 from rococo_jax.training.log import EVALUATIONS, RunLog
 
 
-class Record(Hook):
-    """Records the steps after which it was called."""
+def record(name: str, calls: list, values=None) -> Hook:
+    """Return a hook that records the steps after which it was called."""
 
-    def __init__(self, name: str, calls: list, values=None):
-        self.name, self.calls, self.values = name, calls, values
+    def hook(info: StepInfo):
+        calls.append((name, info.step))
+        return values
 
-    def after_step(self, info: StepInfo):
-        self.calls.append((self.name, info.step))
-        return self.values
-
-    def close(self) -> None:
-        self.calls.append((self.name, "closed"))
+    hook.__name__ = name
+    return hook
 
 
 @pytest.fixture
@@ -39,56 +36,55 @@ def run_steps(hooks: Hooks, steps: int, end: int, signal: str | None = None) -> 
 def test_a_hook_runs_at_its_periods_and_at_the_end(log):
     calls: list = []
     hooks = Hooks(log)
-    hooks.add(Record("save", calls), every=(3, 0, 4))
+    hooks.add(record("save", calls), every=(3, 0, 4))
     run_steps(hooks, steps=7, end=7)
     assert calls == [("save", 3), ("save", 4), ("save", 6), ("save", 7)]
 
 
-def test_a_period_of_zero_is_the_end_alone(log):
+def test_a_hook_with_period_zero_runs_only_at_the_end(log):
     calls: list = []
     hooks = Hooks(log)
-    hooks.add(Record("evaluate", calls), every=0)
+    hooks.add(record("evaluate", calls), every=0)
     run_steps(hooks, steps=5, end=5)
     assert calls == [("evaluate", 5)]
 
 
-def test_hooks_run_in_order_and_close_in_reverse(log):
+def test_hooks_run_in_the_order_in_which_they_were_added(log):
     calls: list = []
     hooks = Hooks(log)
     for name in ("save", "evaluate"):
-        hooks.add(Record(name, calls), every=2)
+        hooks.add(record(name, calls), every=2)
     run_steps(hooks, steps=2, end=2)
-    hooks.close()
-    assert calls == [("save", 2), ("evaluate", 2), ("evaluate", "closed"), ("save", "closed")]
+    assert calls == [("save", 2), ("evaluate", 2)]
 
 
 @pytest.mark.parametrize("end", [3, 4])
 def test_a_signal_saves_and_leaves_the_evaluation_to_the_resumed_run(log, end):
     calls: list = []
     hooks = Hooks(log)
-    hooks.add(Record("save", calls), every=10)
-    hooks.add(Record("evaluate", calls), every=4, on_signal=False)
+    hooks.add(record("save", calls), every=10)
+    hooks.add(record("evaluate", calls), every=4, on_signal=False)
     run_steps(hooks, steps=10, end=end, signal="SIGTERM")
     assert calls == [("save", end)]
 
 
-def test_a_hook_runs_once_a_step_although_the_end_comes_after_the_step(log):
+def test_a_hook_runs_only_once_if_the_run_ends_at_its_step(log):
     """Ctrl-C may end the input after the hooks of the last step have run."""
     calls: list = []
     hooks = Hooks(log)
-    hooks.add(Record("log", calls), every=1)
-    hooks.add(Record("save", calls), every=10)
+    hooks.add(record("log", calls), every=1)
+    hooks.add(record("save", calls), every=10)
     hooks.after_step(StepInfo(1, None))
     hooks.after_step(StepInfo(1, None, stop_signal="SIGINT"))
     assert calls == [("log", 1), ("save", 1)]
 
 
-def test_a_further_condition_makes_a_hook_due_after_the_next_step(log):
+def test_a_hook_whose_condition_holds_runs_after_the_next_step(log):
     """The request travels to the other processes with the batch of a step."""
     calls: list = []
     conditions = iter([False, True, False, False])
     hooks = Hooks(log)
-    hooks.add(Record("save", calls), every=10, also_when=lambda: next(conditions))
+    hooks.add(record("save", calls), every=10, also_when=lambda: next(conditions))
     requested: frozenset[str] = frozenset()
     for step in range(1, 5):
         requests = hooks.requests()
@@ -97,16 +93,16 @@ def test_a_further_condition_makes_a_hook_due_after_the_next_step(log):
     assert calls == [("save", 3)]
 
 
-def test_what_a_hook_returns_is_logged_and_what_is_missing_is_made_up(log, tmp_path):
+def test_values_of_a_hook_are_logged_and_a_resumed_run_adds_missing_lines(log, tmp_path):
     calls: list = []
     hooks = Hooks(log)
-    hooks.add(Record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)
+    hooks.add(record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)
     hooks.run_missing(StepInfo(2, None))
     hooks.run_missing(StepInfo(2, None))
     Hooks(log).run_missing(StepInfo(2, None))
     assert calls == [("evaluate", 2)]
     again = Hooks(log)
-    again.add(Record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)
+    again.add(record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)
     for step in (0, 2, 3):
         again.run_missing(StepInfo(step, None))
     assert calls == [("evaluate", 2)], "step 2 has a line, and nothing is due at steps 0 and 3"

@@ -1,4 +1,4 @@
-"""A loss is a file and a place in the sum: training finds its config keys, its inputs and its function by itself."""
+"""A loss is a file and a place in the sum: training finds its config keys, its fields and its function by itself."""
 
 import re
 
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from rococo_jax import losses
-from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm
+from rococo_jax.config_fields import NOT_NEGATIVE, Key
+from rococo_jax.losses.terms import Field, LossTerm
 from rococo_jax.training import config_keys, inputs
 from rococo_jax.training.config import check_config, default_config
-from rococo_jax.training.inputs.loss_input import LossInput
+from rococo_jax.training.inputs.field_maker import FieldMaker
 from rococo_jax.training.program import step_flops
 from rococo_jax.training.run import run_training
 from rococo_jax.training.step import lower_step
@@ -45,11 +46,11 @@ class Reverse(grain.MapTransform):
         return {**sample, "reversed_captions": (" ".join(reversed(words)), None)}
 
 
-class Reversed(LossInput):
+class Reversed(FieldMaker):
     fields = (REVERSED,)
     sample_texts = (("reversed_captions", REVERSED),)
 
-    def items(self, config):
+    def shapes(self, config):
         return {REVERSED.name: (2,)}
 
     def transform(self, context):
@@ -58,17 +59,17 @@ class Reversed(LossInput):
 
 @pytest.fixture
 def more_losses(monkeypatch):
-    """Two losses and an input behind those that there are."""
+    """Two further losses, and the maker of a field."""
     weight = {"weight": Key(0.0, "Weight.", NOT_NEGATIVE)}
     first = LossTerm("uniformity", uniformity, {**weight, "sharpness": Key(2.0, "Sharpness.")})
     terms = (*losses.TERMS, first, LossTerm("order_of_words", order_of_words, weight, reads=(REVERSED,)))
     for module in (losses, config_keys):
         monkeypatch.setattr(module, "TERMS", terms)
-    monkeypatch.setattr(inputs, "INPUTS", (*inputs.INPUTS, Reversed()))
+    monkeypatch.setattr(inputs, "MAKERS", (*inputs.MAKERS, Reversed()))
 
 
 @pytest.mark.usefixtures("one_device")
-def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path):
+def test_a_new_loss_and_the_maker_of_its_field_take_part_in_training(more_losses, tmp_path):
     captions = [captions_of(number) for number in range(12)]
     write_world(tmp_path, captions, picture=grey_of, start=tiny_encoder(spec=tiny_spec(16), name="start"))
     weights = {"losses__uniformity__weight": 0.5, "losses__order_of_words__weight": 2.0}
@@ -84,16 +85,16 @@ def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path)
     assert "uniformity" in metrics and "order_of_words" not in metrics
 
 
-def test_keys_of_a_new_loss_are_checked_and_inputs_without_a_pool_refused(more_losses):
+def test_keys_of_a_new_loss_are_checked_and_a_field_without_a_pool_is_refused(more_losses):
     negative = changed(default_config(), losses__uniformity__weight=-1.0)
     refused(r"losses\.uniformity\.weight.*0 or more", check_config, negative)
     without_pool = changed(default_config(), losses__order_of_words__weight=1.0, **FEATURES_ALONE)
     refused(r"losses\.order_of_words\.weight.*no pool", check_config, without_pool)
 
 
-def test_names_of_losses_and_of_fields_are_given_once():
+def test_names_of_losses_and_fields_are_unique():
     names = [term.name for term in losses.TERMS]
-    fields = [field.name for each in inputs.INPUTS for field in each.fields]
+    fields = [field.name for each in inputs.MAKERS for field in each.fields]
     assert len(set(names)) == len(names) and len(set(fields)) == len(fields)
     assert {field.name for term in losses.TERMS for field in term.reads} == set(fields)
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from rococo_jax.training.inputs.batches import make_input
+from rococo_jax.training.inputs.batches import make_batches
 from rococo_jax.training.run import run_training
-from tests.support.input_world import IMAGES
+from tests.support.input_world import IMAGES, features_and_batches
 from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
 
 # Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
@@ -16,7 +16,7 @@ CUT = {"data__text_length": 5, "losses__sc__count": 2}
 
 def first_batch(world, field: str, **settings):
     """The first batch, which texts of a field are their captions, and the counts of the input."""
-    batches = make_input(world.context(**CUT, **settings))
+    batches = make_batches(world.context(**CUT, **settings))
     batch = next(batches)
     batches.close()
     same = (batch.fields[field].ids == batch.texts.ids[:, None]).all(-1)
@@ -29,7 +29,7 @@ def test_an_altered_caption_of_the_same_tokens_is_no_negative(world, word, is_cu
     table = str(world.folder / f"lowest_{word}.jsonl")
     _, same, counts = first_batch(world, "altered", losses__sc__weight=1.0, losses__sc__influence=table)
     assert (same == is_cut_off).all()
-    assert counts == {"skipped_images": 0, "cut_texts": 4 * 3, "twin_texts": 8 * is_cut_off}
+    assert counts == {"skipped_images": 0, "cut_texts": 4 * 3, "equal_altered_texts": 8 * is_cut_off}
 
 
 def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(world, tmp_path):
@@ -42,7 +42,7 @@ def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(wo
     keys = {"losses__hard_positives__weight": 1.0, "losses__hard_positives__count": 2}
     keys |= {"losses__hard_positives__negatives": str(tmp_path / "hard.jsonl")}
     batch, same, counts = first_batch(world, "negative", **keys)
-    assert (same.sum(1) == 1).all() and batch.valid["positive"].all() and counts["twin_texts"] == 4
+    assert (same.sum(1) == 1).all() and batch.valid["positive"].all() and counts["equal_altered_texts"] == 4
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +54,18 @@ def long_captions(world) -> dict[str, str]:
     return keys | {"losses__sc__select": "random", "losses__sc__weight": 1.0}
 
 
-def test_pools_of_features_leave_them_out(world, long_captions):
+def test_pools_of_features_exclude_altered_captions_with_equal_tokens(world, long_captions):
     for keys, counts in ((long_captions, False), ({"losses__sc__weight": 1.0}, True)):
-        pool = make_input(world.context(**keys, **FEATURES_ALONE)).features.pools["altered"]
+        features, _ = features_and_batches(world.context(**keys, **FEATURES_ALONE))
+        pool = features.pools["altered"]
         assert pool.valid.shape[1] > 1 and (pool.valid == counts).all()
 
 
-def test_a_run_says_it_once_logs_the_counts_and_has_no_loss_of_them(world, long_captions, tmp_path, capsys):
+def test_a_run_reports_truncated_texts_once_and_logs_their_counts(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
     run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run")
     lines = metrics_of(tmp_path / "run")
     # As negatives they were as near as the caption itself: ln (1 + 8).
     assert [line["sc"] for line in lines] == [0.0, 0.0]
-    assert [(line["cut_texts"], line["twin_texts"]) for line in lines] == [(16, 8), (32, 16)]
+    assert [(line["cut_texts"], line["equal_altered_texts"]) for line in lines] == [(16, 8), (32, 16)]
     assert capsys.readouterr().err.count("texts are truncated to 24 tokens") == 1

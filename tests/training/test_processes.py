@@ -47,7 +47,7 @@ from rococo_jax.encoders import embedding, load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import run, run_hooks, setup
+from rococo_jax.training import run, setup
 from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
@@ -95,7 +95,7 @@ setup.make_step = made_once  # the same one in all three runs
 stopped = run.run_training(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
 if me == 1:
-    run_hooks.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
+    run.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
 timed = changed(config, checkpoint__minutes=1e-9)
 done = run.run_training(timed, folder / "sharded", evaluate=evaluate, on_step=on_step)
 assert done.resumed_from == stopped.step
@@ -127,7 +127,7 @@ except InputError as error:
 """
 
 
-def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_saved_and_resumed(data):
+def test_two_processes_with_sharded_parameters_save_evaluate_and_resume(data):
     """A stop, a resumed run with an evaluation of the model that is as of one process, and a run without room."""
     lines = SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN)
     for code, said in run_lines(lines, 2, timeout=60):
@@ -140,7 +140,7 @@ def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_save
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_train_as_one_with_as_many_devices(data, tmp_path):
+def test_two_processes_train_like_one_with_the_same_number_of_devices(data, tmp_path):
     settings = {"steps": 4, "batch_size": 8, "checkpoint__every": 2, "ema": 0.5, "losses__sc__weight": 1.0}
     settings |= {"losses__vc__weight": 1.0, "losses__vc__partner_group": 2}
     write_config_file(data, **settings)

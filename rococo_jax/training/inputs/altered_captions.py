@@ -28,11 +28,11 @@ from rococo_jax.perturb.text.replacement import (
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file, read_json_object, write_json
-from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.inputs.loss_input import (
+from rococo_jax.training.config_needs import cached_sides
+from rococo_jax.training.inputs.field_maker import (
     POOL_SEED,
-    InputContext,
-    LossInput,
+    FieldContext,
+    FieldMaker,
     Pool,
     PoolSources,
     check_count,
@@ -43,14 +43,14 @@ INFLUENCE, _INFLUENCE_OF = "influence.jsonl", "influence_of.json"
 Influence = Mapping[str, np.ndarray] | InfluenceTable
 
 
-class AlteredCaptions(LossInput):
+class AlteredCaptions(FieldMaker):
     """`losses.sc.count` altered captions per pair."""
 
     fields = (ALTERED,)
     sample_texts = (("altered_captions", ALTERED),)
     pooled = True
 
-    def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
+    def shapes(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
         return {ALTERED.name: (config.losses.sc.count,)}
 
     def check(self, source: object, config: ConfigDict) -> None:
@@ -61,7 +61,7 @@ class AlteredCaptions(LossInput):
             wanted += " on the embeddings of a model with random parameters has no meaning"
             raise InputError(source, "config.losses.sc.select", repr(sc.select), wanted)
 
-    def file_hashes(self, context: InputContext) -> dict[str, str]:
+    def file_hashes(self, context: FieldContext) -> dict[str, str]:
         sc = context.config.losses.sc
         table = {"influence": hash_file(_table_path(context))} if chooses_by_influence(sc) else {}
         return {"lexicon": open_lexicon(sc.lexicon).hash(), **table}
@@ -70,11 +70,11 @@ class AlteredCaptions(LossInput):
         sc = config.losses.sc
         return chooses_by_influence(sc) and not sc.influence and not (folder / INFLUENCE).exists()
 
-    def transform(self, context: InputContext) -> AlterCaptions:
+    def transform(self, context: FieldContext) -> AlterCaptions:
         alterers = make_alterers(context)
         return AlterCaptions(alterers, influence_of_words(context), context.config.losses.sc.count)
 
-    def make_pools(self, context: InputContext, sources: PoolSources) -> dict[str, Pool]:
+    def make_pools(self, context: FieldContext, sources: PoolSources) -> dict[str, Pool]:
         alterers, influence = make_alterers(context), influence_of_words(context)
         size = context.config.data.feature_pool.captions
         texts = [
@@ -95,7 +95,7 @@ def chooses_by_influence(sc: ConfigDict) -> bool:
     return sc.select != "random" and any(variant not in KINDS for variant in sc.variants.split(","))
 
 
-def make_alterers(context: InputContext) -> list[Alterer]:
+def make_alterers(context: FieldContext) -> list[Alterer]:
     """Return an alterer for each of `losses.sc.variants`, which replaces nouns or alters captions in another way.
 
     Raises InputError: the lexicon cannot be read.
@@ -113,7 +113,7 @@ def make_alterers(context: InputContext) -> list[Alterer]:
     ]
 
 
-def influence_of_words(context: InputContext) -> Influence | None:
+def influence_of_words(context: FieldContext) -> Influence | None:
     """Return the influence of the words of each caption, computing it if necessary; None if no word is chosen by it.
 
     All processes must call it.
@@ -132,11 +132,11 @@ def influence_of_words(context: InputContext) -> Influence | None:
     return InfluenceTable(path)
 
 
-def _table_path(context: InputContext) -> Path:
+def _table_path(context: FieldContext) -> Path:
     return Path(context.config.losses.sc.influence or context.folder / INFLUENCE)
 
 
-def _is_computed(path: Path, context: InputContext) -> bool:
+def _is_computed(path: Path, context: FieldContext) -> bool:
     """Return whether the folder has the influence table of this run; a file beside the table describes it.
 
     Raises InputError: the table was computed with another model, other captions or another lexicon.

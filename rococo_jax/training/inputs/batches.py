@@ -1,4 +1,4 @@
-"""Build the batches of training: pairs, and the further inputs of each loss. `make_input` is the entry point."""
+"""Build the batches of training: pairs, and the further fields that losses read. `make_batches` is the entry point."""
 
 import dataclasses
 import socket
@@ -28,10 +28,10 @@ from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays, training_preprocessing
 from rococo_jax.training.config_keys import read_jitter
-from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.inputs import active_inputs
-from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
-from rococo_jax.training.inputs.loss_input import InputContext
+from rococo_jax.training.config_needs import cached_sides
+from rococo_jax.training.inputs import active_makers
+from rococo_jax.training.inputs.feature_pool import Features, ReadFeatures, locked_features, make_features
+from rococo_jax.training.inputs.field_maker import FieldContext
 
 # Captions are short: one in a thousand captions of COCO has more than 32 tokens.
 _DEFAULT_TOKENS = 48
@@ -46,11 +46,11 @@ def open_source(data: ConfigDict) -> PairSource:
     return open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
 
 
-def make_input(
-    context: InputContext,
+def make_batches(
+    context: FieldContext,
     feature_cache: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
     rows: Int[np.ndarray, " rows"] | None = None,
-) -> "PairInput | FeatureInput":
+) -> "PairBatches":
     """Return the batches of this process, from step 0. All processes must call it.
 
     Args:
@@ -58,12 +58,12 @@ def make_input(
         rows: the rows of each global batch that this process reads; all by default.
     """
     config, encoder, source_of_run = context.config, context.encoder, context.source
-    inputs = active_inputs(config.losses)
+    makers = active_makers(config.losses)
     augmentation = Augmentation(
         (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
         flip=config.data.flip,
         resize_prob=config.data.resize_prob,
-        also_resized=any(each.resized_view(config) for each in inputs),
+        also_resized=any(each.resized_view(config) for each in makers),
         jitter=read_jitter(config.data.color_jitter) or None,
         jitter_prob=config.data.color_jitter_prob,
         grayscale_prob=config.data.grayscale_prob,
@@ -75,9 +75,12 @@ def make_input(
         context = dataclasses.replace(context, source=source)
     elif config.data.cached_features:
         features = feature_cache(config, lambda: make_features(context, augmentation, cache))
-        return FeatureInput(features, context, rows)
-    texts = [pair for each in inputs for pair in each.sample_texts]
-    transforms = [each.transform(context) for each in inputs]
+        all_rows = np.arange(config.batch_size)
+        read = ReadFeatures(features, config, all_rows if rows is None else rows)
+        arrays = TrainingInput(read, read.identity, prefetch=config.data.prefetch)
+        return PairBatches(arrays, [field for _, field in read.fields], {"skipped_images": features.left_out})
+    texts = [pair for each in makers for pair in each.sample_texts]
+    transforms = [each.transform(context) for each in makers]
     preprocessing = training_preprocessing(config, encoder.preprocessing) if features is None else None
     if preprocessing not in (None, encoder.preprocessing):
         size = "{} x {}".format(*preprocessing.image_size)
@@ -101,7 +104,8 @@ def make_input(
         prefetch=config.data.prefetch,
         rows=None if rows is None else rows.tolist(),
     )
-    return PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(context.source))
+    lost = {"skipped_images": len(source_of_run) - len(context.source), "cut_texts": 0, "equal_altered_texts": 0}
+    return PairBatches(arrays, [field for _, field in texts], lost, features)
 
 
 def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
@@ -134,19 +138,31 @@ def workers_of(workers: int | str, images: int) -> int:
     return max(1, usable_cores() // hosts.count(socket.gethostname()))
 
 
-class PairInput:
-    """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
+class PairBatches:
+    """Batches as `data.training_input` makes them: pixels and token ids, or features of frozen towers.
 
     `counts` are this process's share of what was lost since step 0: images that could not be decoded and were replaced
     (with features: left out), texts that were cut, and altered texts that have the tokens of their caption after
     cutting. The counts of a run before it was resumed are in the share of process 0.
+
+    Args:
+        lost: what was lost before the first step, by the names that are counted.
+        image_features: features of all images, to be looked up by their ids.
     """
 
     def __init__(
-        self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
+        self,
+        arrays: TrainingInput,
+        fields: Sequence[Field],
+        lost: Mapping[str, int],
+        image_features: np.ndarray | None = None,
     ):
-        self.arrays, self.fields, self.features, self.close = arrays, fields, features, arrays.close
-        self.counts = _of_process_0({"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0})
+        self.arrays, self.fields, self.image_features = arrays, fields, image_features
+        self.counts = _of_process_0(lost)
+
+    def close(self) -> None:
+        """End the processes that read images."""
+        self.arrays.close()
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the arrays and the counts of all processes. All processes must call it."""
@@ -160,17 +176,17 @@ class PairInput:
     def __next__(self) -> Batch:
         """Return this process's rows of the next batch."""
         arrays = next(self.arrays)
-        cut_before = self.counts["cut_texts"]
-        self.counts = {name: count + int(arrays[name]) for name, count in self.counts.items()}
+        cut_before = self.counts.get("cut_texts")
+        self.counts = {name: count + int(arrays.get(name, 0)) for name, count in self.counts.items()}
         is_first_cut = cut_before == 0 and self.counts["cut_texts"] > 0
         if is_first_cut and jax.process_index() == 0:
             limit = arrays["ids"].shape[1]
             counted = "metrics.jsonl counts them, and altered texts that are then equal to their captions and ignored"
             say(f"texts are truncated to {limit} tokens (config.data.text_length, or the model's limit); {counted}")
         batch = batch_from_arrays(arrays, self.fields)
-        if self.features is None:
+        if self.image_features is None:
             return batch
-        return dataclasses.replace(batch, images=Images(features=self.features[arrays["image_id"]]))
+        return dataclasses.replace(batch, images=Images(features=self.image_features[arrays["image_id"]]))
 
 
 def _of_process_0(counts: Mapping[str, int]) -> dict[str, int]:

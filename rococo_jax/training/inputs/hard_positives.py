@@ -25,9 +25,9 @@ from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import hash_file, read_json
 from rococo_jax.texts import JSON_LINES, file_suffix, read_jsonl
-from rococo_jax.training.inputs.loss_input import (
-    InputContext,
-    LossInput,
+from rococo_jax.training.inputs.field_maker import (
+    FieldContext,
+    FieldMaker,
     Pool,
     PoolSources,
     check_count,
@@ -132,24 +132,23 @@ class AddHardPositives(grain.RandomMapTransform):
         return {**sample, "hard_positive": positive, "hard_negatives": padded}
 
 
-class HardPositives(LossInput):
+class HardPositives(FieldMaker):
     """A hard positive per pair, and `losses.hard_positives.count` hard negatives."""
 
     fields = (POSITIVES, NEGATIVES)
     sample_texts = (("hard_positive", POSITIVES), ("hard_negatives", NEGATIVES))
-
-    def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
-        return {POSITIVES.name: (), NEGATIVES.name: (config.losses.hard_positives.count,)}
-
     pooled = True
 
-    def file_hashes(self, context: InputContext) -> dict[str, str]:
+    def shapes(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
+        return {POSITIVES.name: (), NEGATIVES.name: (config.losses.hard_positives.count,)}
+
+    def file_hashes(self, context: FieldContext) -> dict[str, str]:
         return {"hard positives": hash_file(context.config.losses.hard_positives.negatives)}
 
-    def transform(self, context: InputContext) -> AddHardPositives:
+    def transform(self, context: FieldContext) -> AddHardPositives:
         return AddHardPositives(self.partners(context), context.config.losses.hard_positives.count)
 
-    def make_pools(self, context: InputContext, sources: PoolSources) -> dict[str, Pool]:
+    def make_pools(self, context: FieldContext, sources: PoolSources) -> dict[str, Pool]:
         """Encode the partners of each caption in file order, repeating them if the pool has more places."""
         size = context.config.data.feature_pool.captions
         partners_by_caption = self.partners(context)
@@ -176,7 +175,7 @@ class HardPositives(LossInput):
     def check(self, source: object, config: ConfigDict) -> None:
         check_count(source, config, "hard_positives")
 
-    def partners(self, context: InputContext) -> dict[str, Partners]:
+    def partners(self, context: FieldContext) -> dict[str, Partners]:
         """Return the partners of each caption, from the file that the config names.
 
         Raises InputError: the config names no file, or it cannot be read.

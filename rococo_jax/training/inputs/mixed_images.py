@@ -22,11 +22,11 @@ from rococo_jax.losses.altered import MIXED
 from rococo_jax.losses.terms import Field
 from rococo_jax.perturb.images.mixing import Mixing, is_negative, mix_batch
 from rococo_jax.training.batch import Batch, Images
-from rococo_jax.training.inputs.loss_input import (
+from rococo_jax.training.inputs.field_maker import (
     IMAGES_PER_CHUNK,
     POOL_SEED,
-    InputContext,
-    LossInput,
+    FieldContext,
+    FieldMaker,
     Pool,
     PoolSources,
     image_features,
@@ -36,13 +36,13 @@ from rococo_jax.training.inputs.loss_input import (
 _METHODS = {"mixup": "mix", "cutmix": "patch"}
 
 
-class MixedImages(LossInput):
+class MixedImages(FieldMaker):
     """A mixed image per pair."""
 
     fields = (MIXED,)
     pooled = True
 
-    def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
+    def shapes(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
         return {MIXED.name: (1,)}
 
     def check_devices(self, config: ConfigDict, devices: int) -> None:
@@ -68,7 +68,7 @@ class MixedImages(LossInput):
             return batch
         return with_mixed(batch, step_key(config.seed, step), config.losses.vc, mesh)
 
-    def make_pools(self, context: InputContext, sources: PoolSources) -> dict[str, Pool]:
+    def make_pools(self, context: FieldContext, sources: PoolSources) -> dict[str, Pool]:
         """Compute features of mixed images. In each place of the pool, images are mixed in a new random order.
 
         Images are mixed in chunks of consecutive images of that order. Methods take turns from chunk to chunk, and
@@ -86,7 +86,7 @@ class MixedImages(LossInput):
 
 
 def _mixed_features(
-    context: InputContext, sources: PoolSources, vc: ConfigDict, place: int, places: int
+    context: FieldContext, sources: PoolSources, vc: ConfigDict, place: int, places: int
 ) -> Float[np.ndarray, "images f"]:
     """Mix every image with another one, and return the features of the mixed images."""
     methods = [_METHODS[name] for name in vc.methods.split(",")]

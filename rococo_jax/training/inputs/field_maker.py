@@ -1,6 +1,6 @@
-"""`LossInput`, the interface of what makes fields of the batch for losses. Each input is a file of this package.
+"""`FieldMaker`, the interface of what makes fields of the batch for losses. Each maker is a file of this package.
 
-An input can act in three places: add texts to a sample on the host, compute a field from the batch on the device, or
+A maker can act in three places: add texts to a sample on the host, compute a field from the batch on the device, or
 compute a pool of features of frozen towers beforehand.
 """
 
@@ -23,7 +23,7 @@ from rococo_jax.encoders.embedding import EmbeddingPass
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.training.batch import Batch
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 
 # Pools are made with this seed, so that runs with different seeds share them.
 POOL_SEED = 0
@@ -31,8 +31,8 @@ IMAGES_PER_CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class InputContext:
-    """Sources of an input.
+class FieldContext:
+    """Sources of the fields of a run.
 
     Attributes:
         config: config of the run.
@@ -53,7 +53,7 @@ Pixels = tuple[UInt8[np.ndarray, "images h w 3"], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class PoolSources:
-    """Sources of pools, besides `InputContext`.
+    """Sources of pools, besides `FieldContext`.
 
     Attributes:
         samples: the images that can be decoded, with their captions.
@@ -76,8 +76,8 @@ class Pool:
     valid: Bool[np.ndarray, "items pool"]
 
 
-class LossInput:
-    """Makes fields that losses read. An input overrides the methods it needs.
+class FieldMaker:
+    """Makes fields that losses read. A maker overrides the methods it needs.
 
     Attributes:
         fields: the fields that it makes.
@@ -89,7 +89,7 @@ class LossInput:
     sample_texts: ClassVar[tuple[tuple[str, Field], ...]] = ()
     pooled: ClassVar[bool] = False
 
-    def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
+    def shapes(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
         """Return the number of items per pair of each field, by name: () for one, (k,) for k."""
         raise NotImplementedError
 
@@ -100,18 +100,18 @@ class LossInput:
         """Raise InputError if the fields cannot be made on this number of devices."""
 
     def resized_view(self, config: ConfigDict) -> bool:
-        """Return whether the input also needs every image resized without cropping."""
+        """Return whether the maker also needs every image resized without cropping."""
         return False
 
     def needs_encoder(self, config: ConfigDict, folder: Path) -> bool:
-        """Return whether `transform` runs the encoder. `folder` is that of `InputContext`."""
+        """Return whether `transform` runs the encoder. `folder` is that of `FieldContext`."""
         return False
 
-    def file_hashes(self, context: InputContext) -> dict[str, str]:
+    def file_hashes(self, context: FieldContext) -> dict[str, str]:
         """Return hashes of the files that are read, by name; a run resumes only with the same contents."""
         return {}
 
-    def transform(self, context: InputContext) -> Any | None:
+    def transform(self, context: FieldContext) -> Any | None:
         """Return a Grain transform that adds texts to a sample, under the keys in `sample_texts`."""
         return None
 
@@ -119,7 +119,7 @@ class LossInput:
         """Return the batch with the fields that are made on the device, a pure function of batch, seed and step."""
         return batch
 
-    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
+    def make_pools(self, context: FieldContext, sources: PoolSources) -> dict[str, Pool]:
         """Compute the features that training on cached features draws from, by name of the field."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class LossInput:
         Args:
             shape: number of rows, and number of places in the pool.
         """
-        count = math.prod(self.items(config)[field.name])
+        count = math.prod(self.shapes(config)[field.name])
         return np.argsort(random.random(shape), axis=1)[:, :count]
 
 
