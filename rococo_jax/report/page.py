@@ -376,8 +376,12 @@ def _task(
 
 
 def _results(section: TaskSection, runs: Sequence[Run], task: str) -> list[Block | None]:
+    able = [run for run in runs if not is_at_chance(run, task, CLEAN)]
+    at_chance = {run.label for run in runs} - {run.label for run in able}
+    left_out = f"Without models at chance: {', '.join(sorted(at_chance))}."
     return [
-        tiles_of(section, [run for run in runs if not is_at_chance(run, task, CLEAN)], task),
+        tiles_of(section, able, task),
+        Note(left_out) if able and at_chance else None,
         results_of(section, runs, task),
         grounding_part(runs, task),
     ]
