@@ -108,9 +108,12 @@ def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, t
         folder.mkdir(parents=True)
         for number in numbers:
             (folder / f"{number}.png").symlink_to((world / "images" / f"{number}.png").resolve())
-    attack = f"attack demo:plain --data {tmp_path}/data --benchmarks classes --templates 5 --no-cache"
+    attack = f"attack demo:plain --data {tmp_path}/data --benchmarks classes --no-cache"
     expect_refusal(f"{attack} --words 1 --out {tmp_path}/x", "for --pixels alone has classes")
-    assert main([*attack.split(), *f"--pixels 2/255 --steps 2 --loss margin --out {tmp_path}/out".split()]) == 0
+    assert (
+        main([*attack.split(), *f"--pixels 2/255 --templates 5 --steps 2 --loss margin --out {tmp_path}/out".split()])
+        == 0
+    )
     values = json.loads((tmp_path / "out/attack.json").read_text())["results"]["pixels"]["values"]
     top1 = []
     attacked = (
