@@ -114,7 +114,7 @@ class Options:
         "same_concept", "attribute", "relation", "count", "order", "negation", "addition",
     )  # fmt: skip
     inserted: Annotated[Literal["all", "captions"], Option(needs=_WORDS)] = "all"
-    lexicon: Annotated[str | None, Option("F", needs=_WORDS)] = None
+    lexicon: Annotated[str | None, Option("F", needs=_CAPTIONS)] = None
     search: Annotated[str, Option("NAME", needs=_CAPTIONS)] = "exhaustive"
     width: Annotated[int, Option("N", flag="beam-width", least=1, needs=("search=beam",))] = 8
     queries: Annotated[int | None, Option("N", least=1, needs=_CAPTIONS)] = None

@@ -25,8 +25,9 @@ def world(paths, tmp_path_factory):
     return folder
 
 
-def words(folder, models, out, images="images", captions="captions.json"):
-    data = f"--images {folder}/{images} --captions {folder}/{captions} --lexicon {folder}/lexicon.json"
+def words(folder, models, out, of_captions=True):
+    data = f"--images {folder}/images --captions {folder}/captions.json"
+    data += f" --lexicon {folder}/lexicon.json" * of_captions
     return f"attack {models} {data} --no-cache --out {folder}/{out}".split()
 
 
@@ -163,5 +164,6 @@ def test_bad_input_is_one_line(world, tmp_path, refusal, changes, message):
     (tmp_path / "captions.json").write_text(json.dumps(changes.get("captions", captions)))
     (tmp_path / "lexicon.json").write_text(json.dumps({**LEXICON_JSON, **changes.get("lexicon", {})}))
     (tmp_path / "images").symlink_to(world / "images")
-    line = refusal(*words(tmp_path, changes.get("model", "demo:plain"), "out"), *changes.get("options", "").split())
+    model, options = changes.get("model", "demo:plain"), changes.get("options", "")
+    line = refusal(*words(tmp_path, model, "out", "--pixels" not in options), *options.split())
     assert message in line and not (tmp_path / "out").exists()
