@@ -34,6 +34,11 @@ class Option:
         several: a tuple of strings, one word or more after the flag.
         least: the smallest whole number that is taken.
         check: reads the text, or raises an InputError.
+        needs: conditions of which one must hold if the option is given.
+        excludes: conditions of which none may hold if the option is given.
+
+    A condition names another option of the command: `pixels`, if it is given; `search=beam`, if that is its value;
+    `!pixels`, if it is not given. Several are joined by `+` and must all hold.
     """
 
     metavar: str | None = None
@@ -43,6 +48,8 @@ class Option:
     several: bool = False
     least: int = 0
     check: Callable[[str], Any] | None = None
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +79,11 @@ class Declared(typing.NamedTuple):
     def flag(self) -> str:
         """Flag on the command line."""
         return f"--{(self.option.flag or self.name).replace('_', '-')}"
+
+    @property
+    def label(self) -> str:
+        """Its name in errors and help: the flag, or the name of a positional argument."""
+        return (self.option.metavar or self.place.upper()) if self.option.positional else self.flag
 
 
 @functools.cache
@@ -115,22 +127,73 @@ def selected(options: type, group: Group) -> Iterable[Declared]:
             yield each._replace(**renamed)
 
 
-def add_options(parser: Any, options: type, group: Group = Group()) -> None:
-    """Add the options of a dataclass to an `argparse` parser; those of nested dataclasses get a heading."""
+def by_place(options: type, group: Group = Group()) -> dict[str, Declared]:
+    """Return all options of a dataclass, those of its groups included, by their place."""
+    places: dict[str, Declared] = {}
+    for each in selected(options, group):
+        places |= by_place(each.kind, each.option) if each.is_group else {each.place: each}
+    return places
+
+
+def refuse_combinations(options: type, values: Mapping[str, Any], command: str) -> None:
+    """Raise InputError for an option without one that it needs, or beside one that it excludes.
+
+    Args:
+        values: the parsed arguments, before `parse` adds defaults.
+    """
+    places = by_place(options)
+
+    def holds(condition: str) -> bool:
+        for part in condition.split("+"):
+            name, _, value = part.removeprefix("!").partition("=")
+            given = values.get(name, places[name].default if value else None)
+            if (given == value if value else bool(given)) == part.startswith("!"):
+                return False
+        return True
+
+    for each in [each for place, each in places.items() if values.get(place)]:
+        for condition in filter(holds, each.option.excludes):
+            raise InputError(command, each.label, f"also {_words(condition, places)}", "one of the two")
+        if each.option.needs and not any(map(holds, each.option.needs)):
+            raise InputError(command, each.label, "it alone", f"it {_needs(each, places)}")
+
+
+def _words(condition: str, places: Mapping[str, Declared]) -> str:
+    parts = (part.removeprefix("!").partition("=") for part in condition.split("+"))
+    return " and ".join(" ".join(filter(None, (places[name].label, value))) for name, _, value in parts)
+
+
+def _needs(each: Declared, places: Mapping[str, Declared]) -> str:
+    words = (("without " if one.startswith("!") else "with ") + _words(one, places) for one in each.option.needs)
+    return " or ".join(words)
+
+
+def add_options(
+    parser: Any, options: type, group: Group = Group(), places: Mapping[str, Declared] | None = None
+) -> None:
+    """Add the options of a dataclass to an `argparse` parser; those of nested dataclasses get a heading.
+
+    Args:
+        places: all options of the command, by default those of the dataclass.
+    """
+    places = by_place(options, group) if places is None else places
     for each in selected(options, group):
         if each.is_group:
-            add_options(parser.add_argument_group(each.help or each.name), each.kind, each.option)
+            add_options(parser.add_argument_group(each.help or each.name), each.kind, each.option, places)
         else:
-            _add(parser, each)
+            _add(parser, each, places)
 
 
-def _add(parser: Any, each: Declared) -> None:
+def _add(parser: Any, each: Declared, places: Mapping[str, Declared]) -> None:
     """Add an option. Its words stay texts, and options that are not given are absent."""
     kind, option, text, is_required = each.kind, each.option, each.help, each.default is _REQUIRED
     is_tuple = typing.get_origin(kind) is tuple
     if each.default not in (None, (), False, "", _REQUIRED) and "(default" not in text:
         values = each.default if is_tuple else (each.default,)
         text = f"{text} (default: {','.join(map(str, values))})".strip()
+    combination = [_needs(each, places)] * bool(option.needs)
+    combination += [f"not with {_words(other, places)}" for other in option.excludes]
+    text += f" ({', '.join(combination)})" if combination else ""
     settings = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
     if kind is bool:
         parser.add_argument(each.flag, dest=each.place, action="store_true", **settings)
@@ -157,8 +220,7 @@ def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
         if each.is_group:
             values_by_name[each.name] = parse(each.kind, values, each.option)
         elif each.place in values:
-            label = each.place.upper() if each.option.positional else each.flag
-            values_by_name[each.name] = _value(each, values[each.place], label)
+            values_by_name[each.name] = _value(each, values[each.place], each.label)
         else:
             values[each.place] = each.default
     return options(**values_by_name)

@@ -132,10 +132,11 @@ def methods(tree: ast.Module) -> set[str]:
 
 # Flags in texts that are not messages: XLA's, CSS variables, overrides of a config, and commands in full.
 NO_MESSAGE = re.compile(r"--xla_|var\(--|--config\.|`?rococo [a-z-]+ .*")
-# Words of commands: of those that a sweep starts, and of one with a name in the middle.
+# Words of commands: of those that a sweep starts, and of those with a name in the middle.
 COMMAND_WORDS = {
     f"{PACKAGE}.sweep.plan": {"--config", "--workdir"},
     f"{PACKAGE}.benchmarks.own": {"_choices --out OUT`"},
+    f"{PACKAGE}.report.facts": {" --limit ", " --seeds "},
 }
 
 

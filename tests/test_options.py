@@ -2,12 +2,13 @@
 
 import argparse
 import dataclasses
+import functools
 import re
 from typing import Annotated, Literal
 
 import pytest
 
-from rococo_jax.options import Group, Option, add_options, parse, read
+from rococo_jax.options import Group, Option, add_options, parse, read, refuse_combinations
 from tests.support.refusals import refused
 
 
@@ -87,6 +88,45 @@ def test_a_config_gives_the_same_and_calls_its_keys_by_their_names():
     assert read(Questions, texts, str) == Questions(("c",), (3, 4), (("a", "b"), ("c", "d")), 7)
     assert read(Questions, {"folders": "", "limit": 0}, str) == Questions()
     refused(r"config\.eval\.seeds: numbers: found ;", read, Questions, {"seeds": ""}, "config.eval.{}".format)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Search:
+    """Search.
+
+    Attributes:
+        method: how
+        width: of the beam
+        quick: at once
+        slow: with care
+        depth: of all
+    """
+
+    method: Literal["all", "beam"] = "all"
+    width: Annotated[int, Option(needs=("method=beam",))] = 8
+    quick: Annotated[bool, Option(excludes=("slow", "method=beam"))] = False
+    slow: bool = False
+    depth: Annotated[int, Option(needs=("quick", "!slow+!width"))] = 3
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("--method beam --width 3", ""),
+    ("--depth 3", ""),
+    ("--depth 3 --quick --method all", ""),
+    ("--width 3", "rococo x: --width: found it alone; wanted it with --method beam"),
+    ("--width 3 --method all", "--width: found it alone"),
+    ("--quick --slow", "--quick: found also --slow; wanted one of the two"),
+    ("--quick --method beam", "--quick: found also --method beam"),
+    ("--depth 3 --slow", "--depth: found it alone; wanted it with --quick or without --slow and --width"),
+])  # fmt: skip
+def test_an_option_without_what_it_needs_or_beside_what_it_excludes_is_refused_and_the_help_says_so(words, said):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_options(parser, Search)
+    check = functools.partial(refuse_combinations, Search, vars(parser.parse_args(words.split())), "rococo x")
+    refused(re.escape(said), check) if said else check()
+    text = " ".join(parser.format_help().split())
+    assert "of the beam (default: 8) (with --method beam)" in text
+    assert "at once (not with --slow, not with --method beam)" in text
 
 
 def test_help_is_the_docstring_with_defaults():

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 
 NORMS, LOSSES = ("linf", "l2"), ("margin", "ce", "dlr")
 _STAGES = (10, 30, 60)
@@ -63,6 +63,9 @@ class PixelAttack:
             if not 0 < radius <= (1 if self.norm == "linf" else np.inf):
                 wanted = "a radius above 0" + (", at most 1" if self.norm == "linf" else "")
                 raise InputError("attack", "`pixels`", f"{radius:g}", f"{wanted}, of pixels from 0 to 1")
+        for name in self.loss.split("+"):
+            if name not in LOSSES:
+                raise unknown_name("attack", "`loss`", name, LOSSES)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything that decides a result, besides model and data."""

@@ -17,8 +17,9 @@ from rococo_jax.attacks.changes import (
     word_changes,
 )
 from rococo_jax.attacks.scoring import Query
+from rococo_jax.attacks.search import SEARCHES
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.perturb.text import VARIANTS, hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.words import caption_words, plain
@@ -49,6 +50,10 @@ class CaptionAttack:
     queries: int | None = None
     seed: int = 0
     witness: str = "best"
+
+    def __post_init__(self):
+        if self.search not in SEARCHES:
+            raise unknown_name("attack", "`search`", self.search, SEARCHES)
 
     @property
     def budget(self) -> Budget:

@@ -22,6 +22,10 @@ EXAMPLES = """\
 """
 
 
+# half_truth replaces no noun.
+_OF_NOUNS = Option(excludes=("variant=half_truth",))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Replace one noun of every caption, or add a false detail, and write a benchmark annotation.
@@ -44,9 +48,9 @@ class Options:
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
     items: Annotated[str | None, Option("F.jsonl", check=output_file)] = None
     seed: Annotated[int, Option("N")] = 0
-    select: Literal["lowest", "highest", "random"] = "lowest"
+    select: Annotated[Literal["lowest", "highest", "random"], _OF_NOUNS] = "lowest"
     lexicon: Annotated[str | None, Option("F")] = None
-    influence: Annotated[str | None, Option("F.jsonl")] = None
+    influence: Annotated[str | None, Option("F.jsonl", excludes=("variant=half_truth", "select=random"))] = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     source: CaptionOptions
 
@@ -63,10 +67,6 @@ def run(options: Options) -> None:
     lexicon = open_lexicon(options.lexicon or "")
     lexicon_record = {"name": lexicon.name, "sha256": lexicon.hash()}
     if options.variant == HALF_TRUTH:
-        if options.influence or options.select != "lowest":
-            raise InputError(
-                "--select, --influence", "option", "one with half_truth", "neither: half_truth replaces no noun"
-            )
         images = options.source.read()
         provenance = {"lexicon": lexicon_record, "seed": options.seed}
         sets = [_write(options, add_details(images, lexicon, options.seed), provenance)]
@@ -75,7 +75,7 @@ def run(options: Options) -> None:
         raise InputError("MODEL", "model", "none", f"a model, whose influence selects the noun for {options.variant}")
     images = options.source.read()
     influences = None
-    if options.influence and options.select != "random":
+    if options.influence:
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
     encoder = load_model(options.model, dtype=options.dtype)
     settings = {"seed": options.seed, "select": options.select, "fit_article": True}

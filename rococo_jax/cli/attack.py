@@ -31,6 +31,12 @@ Next: `rococo evaluate MODEL --images photos --annotations out/attack/annotation
 If this command is interrupted, run it again: it resumes."""
 
 
+# What the options of an attack on words, on words or characters, and on pixels need.
+_WORDS = ("words", "!characters+!pixels")
+_CAPTIONS = ("words", "characters", "!pixels")
+_OF_PIXELS = Option(needs=("pixels",))
+
+
 def radii(text: str) -> tuple[float, ...]:
     """Read radii, numbers or fractions. Raises InputError for another text."""
     from rococo_jax.errors import InputError
@@ -68,17 +74,18 @@ class Options:
         words: numbers of changed words, such as 1,2 (default: 1, without --characters and --pixels)
         characters: numbers of changed letters of the queries of text-to-image retrieval, such as 1,2
         pixels: radii of changes of pixels from 0 to 1, such as 1/255,2/255,4/255; only models of this project
-        norm: norm of the radii of --pixels
-        steps: gradient steps of each restart of --pixels
-        restarts: random starts of --pixels
-        loss: what --pixels maximises: cross-entropy, margin of the best wrong caption, both in turn, or the difference
-            of logits ratio
+        norm: norm of the radii
+        steps: gradient steps of each restart
+        restarts: random starts
+        loss: what is maximised: cross-entropy (ce), margin of the best wrong caption, difference of logits ratio (dlr),
+            or several in turn
         goal: the altered caption must be as similar as every caption (gallery), or as the image's own captions (own)
         changes: replace a noun (same_concept, diff_concept, danger), replace an attribute, relation or count, swap two
             words (order), add a word (negation, addition), remove a negation (deletion)
         inserted: insert any word of the lexicon and of the rules, or only words that captions of the data contain
         lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
-        search: try all changes; change the best candidates again; or change words in the order of their influence
+        search: try all changes (exhaustive), change the best candidates again (beam), or change words in the order of
+            their influence (greedy)
         width: candidates of each caption that a beam keeps
         queries: largest number of altered captions that are scored for a query (default: no limit)
         witness: altered caption to return: of the smallest successful changes the one with the highest margin, or the
@@ -93,26 +100,26 @@ class Options:
     models: Annotated[tuple[str, ...], Option("MODEL", positional=True)]
     out: Annotated[str, Option("DIR", check=output_folder)]
     data: Annotated[str | None, Option("DATA")] = None
-    benchmarks: Annotated[tuple[str, ...], Option("NAME")] = ()
-    templates: Annotated[str, Option("N|FILE")] = "80"
+    benchmarks: Annotated[tuple[str, ...], Option("NAME", needs=("data",))] = ()
+    templates: Annotated[str, Option("N|FILE", needs=("pixels",))] = "80"
     words: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
     characters: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
     pixels: Annotated[tuple[float, ...], Option("E,E", check=radii)] = ()
-    norm: Literal["linf", "l2"] = "linf"
-    steps: Annotated[int, Option("N", least=1)] = 100
-    restarts: Annotated[int, Option("K", least=1)] = 1
-    loss: Literal["ce+margin", "ce", "margin", "dlr"] = "ce+margin"
-    goal: Literal["gallery", "own"] = "gallery"
-    changes: Annotated[tuple[str, ...], Option("A,B")] = (
+    norm: Annotated[Literal["linf", "l2"], _OF_PIXELS] = "linf"
+    steps: Annotated[int, Option("N", least=1, needs=("pixels",))] = 100
+    restarts: Annotated[int, Option("K", least=1, needs=("pixels",))] = 1
+    loss: Annotated[str, Option("A+B", needs=("pixels",))] = "ce+margin"
+    goal: Annotated[Literal["gallery", "own"], Option(needs=_WORDS)] = "gallery"
+    changes: Annotated[tuple[str, ...], Option("A,B", needs=_WORDS)] = (
         "same_concept", "attribute", "relation", "count", "order", "negation", "addition",
     )  # fmt: skip
-    inserted: Literal["all", "captions"] = "all"
-    lexicon: Annotated[str | None, Option("F")] = None
-    search: Literal["exhaustive", "beam", "greedy"] = "exhaustive"
-    width: Annotated[int, Option("N", flag="beam-width", least=1)] = 8
-    queries: Annotated[int | None, Option("N", least=1)] = None
-    witness: Literal["best", "first"] = "best"
-    universal: Annotated[int | None, Option("N", least=1)] = None
+    inserted: Annotated[Literal["all", "captions"], Option(needs=_WORDS)] = "all"
+    lexicon: Annotated[str | None, Option("F", needs=_CAPTIONS)] = None
+    search: Annotated[str, Option("NAME", needs=_CAPTIONS)] = "exhaustive"
+    width: Annotated[int, Option("N", flag="beam-width", least=1, needs=("search=beam",))] = 8
+    queries: Annotated[int | None, Option("N", least=1, needs=_CAPTIONS)] = None
+    witness: Annotated[Literal["best", "first"], Option(needs=_CAPTIONS)] = "best"
+    universal: Annotated[int | None, Option("N", least=1, needs=_WORDS)] = None
     seed: Annotated[int, Option("N")] = 0
     pairs: AttackedPairs
     model: ModelOptions
@@ -129,7 +136,6 @@ def run(options: Options) -> None:
 
     set_gpu_options()
     enable_compilation_cache()
-    _check(options)
     compute, load_options = options.embedding.compute(), options.model.load_options()
     sources = {model.name: model.source for model in read_models(options.models)}
     attacks = _attacks(options)
@@ -160,17 +166,6 @@ def run(options: Options) -> None:
         write_json(Path(options.out) / "comparison.json", comparison)
     if not options.embedding.quiet:
         _print(models, comparison)
-
-
-def _check(options: Options) -> None:
-    """Raise InputError for an option without effect: the result would not be the requested one."""
-    from rococo_jax.errors import InputError
-
-    of_words = options.words or not (options.characters or options.pixels)
-    if options.universal and not of_words:
-        raise InputError("attack", "--universal", "no attack on words", "--words beside it")
-    if options.benchmarks and not options.data:
-        raise InputError("attack", "--benchmarks", ",".join(options.benchmarks), "--data beside it")
 
 
 def _attacks(options: Options) -> "list[CaptionAttack]":

@@ -28,14 +28,14 @@ class Options:
         data: data folder; also show whether each benchmark is ready, partly available or missing
         cite: print BibTeX of the named benchmarks, or of all, and of this software
         items: write the items of this multiple-choice benchmark as JSON lines, in the form of your own items
-        out: with --items: the JSON lines file
+        out: the JSON lines file
     """
 
     names: Annotated[tuple[str, ...], Option("NAME", positional=True)] = ()
     data: Annotated[str | None, Option("DIR")] = None
     cite: bool = False
-    items: Annotated[str | None, Option("NAME")] = None
-    out: Annotated[str | None, Option("FILE", check=output_file)] = None
+    items: Annotated[str | None, Option("NAME", needs=("data+out",))] = None
+    out: Annotated[str | None, Option("FILE", check=output_file, needs=("items",))] = None
 
 
 def run(options: Options) -> None:
@@ -126,9 +126,6 @@ def _write_items(name: str, data: Path | None, out: str | None) -> None:
     info = find_benchmark(name)
     if info.reader is None:
         raise InputError("--items", "name", name, "a multiple-choice benchmark")
-    for option, value in (("--data", data), ("--out", out)):
-        if value is None:
-            raise InputError(option, "path", "nothing", "a path, with --items")
     folder = layout_folders(info, data)["annotations"]
     if not folder.is_dir():
         raise InputError(folder, name, "nothing there", f"{info.size}; from {info.source}")

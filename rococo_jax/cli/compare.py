@@ -66,22 +66,18 @@ class Options:
     margin: Annotated[float | None, Option("POINTS")] = None
     family: Literal["task", "all"] | None = None
     fail_on: Annotated[tuple[str, ...], Option("VERDICTS")] = ()
-    baseline: Annotated[str | None, Option("RESULTS")] = None
+    baseline: Annotated[str | None, Option("RESULTS", excludes=("reference",))] = None
     all: bool = False
-    json: bool = False
+    json: Annotated[bool, Option(excludes=("format=latex",))] = False
     format: Literal["table", "latex"] = "table"
-    cite: bool = False
+    cite: Annotated[bool, Option(excludes=("json", "format", "all", "metrics", "margin", "fail_on"))] = False
 
     def __post_init__(self):
-        if self.json and self.format != "table":
-            raise InputError("rococo compare", "--json", f"also --format {self.format}", "one of the two")
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
             raise InputError("rococo compare", "--margin", self.margin, "a number of points above 0")
         for name in self.fail_on:
             if name not in _FAILING:
                 raise unknown_name("rococo compare", "--fail-on", name, _FAILING)
-        if self.baseline is not None and self.reference is not None:
-            raise InputError("rococo compare", "--baseline", "also --reference", "one of the two")
 
 
 def run(options: Options) -> int:

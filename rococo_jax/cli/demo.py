@@ -49,6 +49,7 @@ def run(options: Options) -> None:
     from rococo_jax.report import write_compared
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.leaderboard import leaderboard_tables
     from rococo_jax.report.overview import found_sentence, print_wrapped
     from rococo_jax.runtime import cache_folder, enable_compilation_cache
 
@@ -68,12 +69,12 @@ def run(options: Options) -> None:
     training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
     all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training)
     groups = group_by_fingerprint(load_results(folders.values()))
-    comparisons = compare_groups(groups)
+    comparisons, leaderboards = compare_groups(groups), leaderboard_tables(groups)
     if options.all:
         print_tables(all_results)
     else:
-        print_short(groups, comparisons, all_results, results)
-    page, table = write_compared(groups, comparisons, out / "report.html")
+        print_short(groups, comparisons, leaderboards, all_results, results)
+    page, table = write_compared(groups, comparisons, out / "report.html", leaderboards)
     print(f"report: {page}  (numbers: {table}; scenes: {images.parent})")
     print()
     command = f"rococo evaluate MODEL --images {images} --annotations {annotations} --out out"

@@ -176,8 +176,9 @@ def _print_and_report(options: Options, results: Sequence[dict], folders: list[P
     is_compared = len(folders) > 1 and options.shard is None and not quiet
     is_reported = options.shard is None and not options.no_report
     groups = group_by_fingerprint(load_results(folders)) if is_compared or is_reported else []
+    leaderboards = leaderboard_tables(groups)
     if is_compared and options.all:
-        print_leaderboards(leaderboard_tables(groups))
+        print_leaderboards(leaderboards)
     if not is_compared or options.all:
         print_tables(results, as_json=options.json, quiet=options.embedding.quiet)
     if not groups:
@@ -185,14 +186,14 @@ def _print_and_report(options: Options, results: Sequence[dict], folders: list[P
     comparisons = compare_groups(groups)
     if is_compared:
         if not options.all:
-            print_short(groups, comparisons, results, options.out)
+            print_short(groups, comparisons, leaderboards, results, options.out)
             print(f"every difference: rococo compare {options.out} --all")
         elif comparisons:
             print_verdicts(comparisons)
         for line in left_out_lines(groups, comparisons):
             print(f"note: {line}")
     if not options.no_report:
-        write_compared(groups, comparisons, page)
+        write_compared(groups, comparisons, page, leaderboards)
         if not options.embedding.quiet:
             # With --json, standard output contains only the results.
             print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Annotated, Literal
 
 from rococo_jax.cli.outputs import output_file
-from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -34,11 +33,7 @@ class Options:
     format: Literal["table", "markdown", "latex", "csv", "json"] = "table"
     facts: Annotated[str | None, Option("FILE")] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
-    cite: bool = False
-
-    def __post_init__(self):
-        if self.cite and (self.format != "table" or self.facts is not None):
-            raise InputError("rococo leaderboard", "--cite", "also --format or --facts", "--cite without them")
+    cite: Annotated[bool, Option(excludes=("format", "facts"))] = False
 
 
 def run(options: Options) -> None:

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
 from rococo_jax.errors import InputError, first_line, report_in_one_line, unknown_name
-from rococo_jax.options import Group, add_options, parse, selected
+from rococo_jax.options import Group, add_options, parse, refuse_combinations, selected
 from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
 
@@ -150,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
                 word = parsed.overrides[0]
                 wanted = f"an option; `rococo {parsed.command} --help` lists them"
                 raise InputError(parsed.command, "argument", repr(word), wanted)
+            refuse_combinations(parsed.module.Options, vars(parsed), f"rococo {parsed.command}")
             options = parse(parsed.module.Options, vars(parsed))
             refuse_overwriting(parsed)
             _refuse_float64()

@@ -30,7 +30,7 @@ class Options:
         seed: random seed; the published ones are 1, 10 and 100
         protocol: paper: as published, JPEG; strict: no image with itself, PNG; control: resized to a square and
             compressed, not mixed; with text: paper, or control without the words
-        words: file with the words to write, one per line (text)
+        words: file with the words to write, one per line
         pairs: images and captions
     """
 
@@ -39,7 +39,7 @@ class Options:
     ratio: Annotated[float, Option("R")] = 0.9
     seed: Annotated[int, Option("N")] = 1
     protocol: Literal["paper", "strict", "control"] = "paper"
-    words: Annotated[str | None, Option("FILE")] = None
+    words: Annotated[str | None, Option("FILE", needs=("method=text",))] = None
     pairs: Annotated[PairOptions, ALL_IMAGES]
 
 
@@ -52,8 +52,6 @@ def run(options: Options) -> int:
     data = options.pairs.read()
     if options.method == "text":
         return _write_words(options, data)
-    if options.words:
-        raise InputError("--words", "option", f"one with {options.method}", "--method text")
     names = list(data.names)
     if len(names) < 2 and options.protocol != "control":
         raise InputError(options.pairs.captions, "images", len(names), "at least two images to mix")

@@ -18,6 +18,7 @@ from rococo_jax.locks import hold
 from rococo_jax.storage import refuse_url
 
 if TYPE_CHECKING:  # loads NumPy
+    from rococo_jax.report.blocks import Table
     from rococo_jax.report.collection import Group
     from rococo_jax.report.comparison import Comparisons
 
@@ -99,7 +100,11 @@ def print_tables(results: Sequence[dict], *, as_json: bool = False, quiet: bool 
 
 
 def print_short(
-    groups: "Sequence[Group]", comparisons: "Comparisons", results: Sequence[dict], out: str | Path
+    groups: "Sequence[Group]",
+    comparisons: "Comparisons",
+    leaderboards: "Sequence[Table]",
+    results: Sequence[dict],
+    out: str | Path,
 ) -> None:
     """Print one screen on several models, with the notes of their results and what was published of them.
 
@@ -107,10 +112,10 @@ def print_short(
         out: folder of the results, which the commands that print more are named with.
     """
     from rococo_jax.evaluation.summary import note_lines, published_lines
-    from rococo_jax.report.leaderboard import leaderboard_tables, print_short_leaderboards
+    from rococo_jax.report.leaderboard import print_short_leaderboards
     from rococo_jax.report.overview import print_overview, print_wrapped
 
-    print_short_leaderboards(leaderboard_tables(groups), f"rococo leaderboard {out}")
+    print_short_leaderboards(leaderboards, f"rococo leaderboard {out}")
     print_overview(groups, comparisons)
     for line in note_lines(results, join=True):
         print_wrapped(f"note: {line}")

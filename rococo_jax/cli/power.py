@@ -22,31 +22,26 @@ class Options:
 
     Attributes:
         source: results of at least two models, such as of a first evaluation on few images
-        number: with --from: the number to plan for (default: the headline of the first task)
-        reference: with --from: the model to compare the others with (default: the first result)
+        number: the number to plan for (default: the headline of the first task)
+        reference: the model to compare the others with (default: the first result)
         rate: without results: the rate of one of the models in percent, such as its R@1 or FR@1
-        discordance: with --rate: images in percent on which exactly one of the two models is right (default: as many
+        discordance: images in percent on which exactly one of the two models is right (default: as many
             as if their errors were independent)
         effect: difference to find, in points
         n: number of images whose detectable effect is printed (default: those of the results, or 5000)
     """
 
     effect: Annotated[float, Option("POINTS")]
-    source: Annotated[str | None, Option("OUT", flag="from")] = None
-    number: Annotated[str | None, Option("TASK/VARIANT/METRIC")] = None
-    reference: Annotated[str | None, Option("NAME")] = None
+    source: Annotated[str | None, Option("OUT", flag="from", excludes=("rate",))] = None
+    number: Annotated[str | None, Option("TASK/VARIANT/METRIC", needs=("source",))] = None
+    reference: Annotated[str | None, Option("NAME", needs=("source",))] = None
     rate: Annotated[float | None, Option("PERCENT")] = None
-    discordance: Annotated[float | None, Option("PERCENT")] = None
+    discordance: Annotated[float | None, Option("PERCENT", needs=("rate",))] = None
     n: Annotated[int | None, Option("IMAGES", least=1)] = None
 
     def __post_init__(self):
-        if (self.source is None) == (self.rate is None):
-            problem = "neither" if self.rate is None else "both"
-            raise InputError("rococo power", "input", problem, "--from OUT or --rate PERCENT")
-        if self.source is None and (self.number is not None or self.reference is not None):
-            raise InputError("rococo power", "input", "--rate with --number or --reference", "them with --from alone")
-        if self.source is not None and self.discordance is not None:
-            raise InputError("rococo power", "input", "--from with --discordance", "--discordance with --rate alone")
+        if self.source is None and self.rate is None:
+            raise InputError("rococo power", "input", "neither", "--from OUT or --rate PERCENT")
         if not 0 < self.effect <= 100:
             raise InputError("rococo power", "--effect", self.effect, "points above 0, at most 100")
         for name in ("rate", "discordance"):

@@ -26,7 +26,7 @@ class Options:
         reference: model to compare the others with (default: the first result)
         explore: also write F.explore.html, linked from the page: every item with all answers, as `rococo explore`
         concepts: also write F.concepts.csv: FR@1 and preference by the word that was replaced and by its concept group
-        lexicon: with --concepts or --explore: lexicon of the groups: demo, or a file (default: the package's own)
+        lexicon: lexicon of the groups: demo, or a file (default: the package's own)
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -34,7 +34,7 @@ class Options:
     reference: Annotated[str | None, Option("NAME")] = None
     explore: bool = False
     concepts: bool = False
-    lexicon: Annotated[str, Option("FILE")] = ""
+    lexicon: Annotated[str, Option("FILE", needs=("concepts", "explore"))] = ""
 
 
 def run(options: Options) -> None:

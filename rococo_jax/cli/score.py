@@ -53,12 +53,12 @@ class LogitsOptions:
     """
 
     logits: Annotated[str | None, Option("F")] = None
-    labels: Annotated[str | None, Option("F")] = None
-    task: str | None = None
-    classes: Annotated[str | None, Option("F.json")] = None
-    groups: Annotated[str | None, Option("F.json")] = None
-    corrupted: Annotated[tuple[tuple[str, str], ...], Option("fog_3=F")] = ()
-    out_logits: Annotated[tuple[tuple[str, str], ...], Option("NAME=F.npz")] = ()
+    labels: Annotated[str | None, Option("F", needs=("logits",))] = None
+    task: Annotated[str | None, Option(needs=("logits",))] = None
+    classes: Annotated[str | None, Option("F.json", needs=("logits",))] = None
+    groups: Annotated[str | None, Option("F.json", needs=("logits",))] = None
+    corrupted: Annotated[tuple[tuple[str, str], ...], Option("fog_3=F", needs=("logits",))] = ()
+    out_logits: Annotated[tuple[tuple[str, str], ...], Option("NAME=F.npz", needs=("logits",))] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,11 +81,13 @@ class Options:
     """
 
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
-    similarities: Annotated[str | None, Option("S.npy")] = None
-    embeddings: Annotated[str | None, Option("PATH")] = None
-    annotation: Annotated[str | None, Option("FILE")] = None
+    similarities: Annotated[str | None, Option("S.npy", excludes=("embeddings", "logits"))] = None
+    embeddings: Annotated[str | None, Option("PATH", excludes=("logits",))] = None
+    annotation: Annotated[
+        str | None, Option("FILE", needs=("similarities",), excludes=("only", "data", "images", "annotations"))
+    ] = None
     name: str | None = None
-    per_query: Annotated[str | None, Option("F.parquet", check=output_file)] = None
+    per_query: Annotated[str | None, Option("F.parquet", check=output_file, needs=("annotation", "logits"))] = None
     classes: LogitsOptions
     data: DataOptions
     settings: Annotated[Settings, QUESTIONS]
@@ -93,7 +95,7 @@ class Options:
 
 def run(options: Options) -> None:
     """Score the given file or folder, write the results, and print the table."""
-    check_combination(options)
+    _check(options)
     if options.classes.logits:
         output_file(options.out)
         _score_logits(options)
@@ -124,37 +126,17 @@ def run(options: Options) -> None:
     print_tables([results])
 
 
-def check_combination(options: Options) -> None:
-    """Raise InputError if the options name no input, several inputs, or an input that another option rules out."""
-    inputs = {
-        "--similarities": options.similarities,
-        "--embeddings": options.embeddings,
-        "--logits": options.classes.logits,
-    }
-    flags = [flag for flag, value in inputs.items() if value]
-    if len(flags) != 1:
-        problem = " and ".join(flags) or "none of them"
-        raise InputError("rococo score", "input", problem, "one of --similarities, --embeddings and --logits")
-    (flag,) = flags
-    has_folders = bool(options.data.data or options.data.images or options.data.annotations)
-    if flag == "--logits":
-        if options.annotation is not None:
-            raise InputError("rococo score", "input", "--logits with --annotation", "one of them")
+def _check(options: Options) -> None:
+    """Raise InputError if the options name no input, or one that its kind of file rules out."""
+    if not (options.similarities or options.embeddings or options.classes.logits):
+        raise InputError("rococo score", "input", "none", "one of --similarities, --embeddings and --logits")
+    if options.classes.logits:
         _check_logits(options.classes, options.settings)
-    elif options.annotation is not None:
-        if options.settings.only:
-            raise InputError("rococo score", "--only", "a list with --annotation", "whole benchmarks in folders")
-        if flag == "--embeddings" or has_folders:
-            problem = "--annotation with " + (flag if flag == "--embeddings" else "--data, --images or --annotations")
-            raise InputError("rococo score", "input", problem, "--similarities with --annotation, or whole benchmarks")
-    elif not has_folders:
+    elif options.annotation is None and not (options.data.data or options.data.images or options.data.annotations):
         expected = "--annotation FILE, --data DIR, or --images DIR and --annotations DIR"
         raise InputError("rococo score", "data", "none", expected)
-    elif options.out.endswith(".json"):
+    elif options.annotation is None and options.out.endswith(".json"):
         raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
-    elif options.per_query:
-        expected = "none for whole benchmarks, whose rows are in per_query.parquet of the folder --out"
-        raise InputError("--per-query", "path", options.per_query, expected)
 
 
 def _check_logits(options: LogitsOptions, settings: Settings) -> None:

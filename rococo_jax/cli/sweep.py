@@ -56,18 +56,12 @@ class Options:
     keep: Literal["samples", "steps"] | None = None
     lr_scaling: Literal["constant", "square-root", "linear"] | None = None
     config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None
-    dry_run: bool = False
-    print_commands: bool = False
+    dry_run: Annotated[bool, Option(excludes=("print_commands", "collect"))] = False
+    print_commands: Annotated[bool, Option(excludes=("collect",))] = False
     collect: bool = False
     data: DataOptions
     settings: Annotated[Settings, Group(QUESTIONS.only, {"seeds": "mixing_seeds"})]
     embedding: EmbeddingOptions
-
-    def __post_init__(self):
-        modes = {"--dry-run": self.dry_run, "--print-commands": self.print_commands, "--collect": self.collect}
-        requested = [flag for flag, is_on in modes.items() if is_on]
-        if len(requested) > 1:
-            raise InputError("rococo sweep", "option", " and ".join(requested), "one of them")
 
 
 def run(options: Options, overrides: Sequence[str]) -> int:

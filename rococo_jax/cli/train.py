@@ -55,8 +55,8 @@ class Options:
     config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None
     dry_run: bool = False
     plan: bool = False
-    topology: Annotated[str | None, Option("NAME")] = None
-    json: bool = False
+    topology: Annotated[str | None, Option("NAME", needs=("plan",))] = None
+    json: Annotated[bool, Option(needs=("plan",))] = False
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
 
@@ -74,8 +74,6 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         for key, value in sorted(flat(config).items()):
             print(f"{key} = {value!r}")
         return 0
-    if options.topology or options.json:
-        raise InputError("--topology" if options.topology else "--json", "option", "no --plan", "--plan beside it")
     _note_settings_without_effect(config, overrides)
     set_gpu_options()
     with distributed_run():

@@ -24,21 +24,21 @@ class Options:
     Attributes:
         results: results.json files, or folders that contain them, with their per_query.parquet and reports
         embeddings: also compute every row and number again from the embeddings in the cache, with the model and data
-        model: with --embeddings: source of the model (default: as journal.jsonl has it)
-        data: with --embeddings: folder of benchmarks in the documented layout (default: the folders in the results)
-        cache: with --embeddings: folder of the embedding cache (default: that of rococo evaluate)
+        model: source of the model (default: as journal.jsonl has it)
+        data: folder of benchmarks in the documented layout (default: the folders in the results)
+        cache: folder of the embedding cache (default: that of rococo evaluate)
         annotations: folder of annotation files
-        images: with --annotations: folder of images, to count missing ones
+        images: folder of images, to count missing ones
         out: write the complete report, with examples, as JSON
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)] = ()
-    embeddings: bool = False
-    model: Annotated[str | None, Option("MODEL")] = None
-    data: Annotated[str | None, Option("DIR")] = None
-    cache: Annotated[str | None, Option("DIR")] = None
-    annotations: Annotated[str | None, Option("DIR")] = None
-    images: Annotated[str | None, Option("DIR")] = None
+    embeddings: Annotated[bool, Option(needs=("results",))] = False
+    model: Annotated[str | None, Option("MODEL", needs=("embeddings",))] = None
+    data: Annotated[str | None, Option("DIR", needs=("embeddings",))] = None
+    cache: Annotated[str | None, Option("DIR", needs=("embeddings",))] = None
+    annotations: Annotated[str | None, Option("DIR", excludes=("results",))] = None
+    images: Annotated[str | None, Option("DIR", needs=("annotations",))] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
 
 
@@ -46,17 +46,10 @@ def run(options: Options) -> int:
     """Print the report. Returns 1 if a number differs; irregularities of annotations are reported and are no errors."""
     from rococo_jax.errors import InputError
 
-    if bool(options.results) == (options.annotations is not None):
-        problem = "both" if options.results else "neither"
-        raise InputError("rococo verify", "input", problem, "RESULTS or --annotations DIR")
-    if not options.embeddings:
-        for name in ("model", "data", "cache"):
-            if getattr(options, name) is not None:
-                raise InputError("rococo verify", f"--{name}", "no --embeddings", "both, or neither")
-    elif not options.results:
-        raise InputError("rococo verify", "--embeddings", "no results", "RESULTS, such as the folder of an evaluation")
     if options.results:
         return _verify_results(options)
+    if options.annotations is None:
+        raise InputError("rococo verify", "input", "neither", "RESULTS or --annotations DIR")
 
     from rococo_jax.benchmarks.audit import audit, audit_lines
     from rococo_jax.storage import write_json

@@ -11,10 +11,8 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.evaluation.counts import CountedRows, Groups, counts_of
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.grounding import PAIRS
-from rococo_jax.metrics.intervals import RESAMPLES, Interval
-from rococo_jax.metrics.ood import OodScores
+from rococo_jax.metrics.intervals import Interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +45,7 @@ def headlines_of(
         pool, rows = groups[task, variant]
         counted, source = rows[0].counted, headline.source
         metric = headline.metric or counted.primary
-        if metric not in results[task, variant].tasks and declared and isinstance(counted, Counts):
+        if metric not in results[task, variant].tasks and declared:
             source = f"{OURS}: {metric} was not measured"
             metric = counted.primary
         if results[task, variant].tasks.get(metric) is not None:
@@ -77,11 +75,8 @@ def variant_result(
     first, counts = rows[0], counts_of(rows, pool)
     if variant == first.baseline or (pool is not None and pool.pooling == "items"):
         baseline = None
-    if isinstance(counts, OodScores):
-        metrics, bounds, resamples = counts.values(), counts.intervals(), counts.resamples_of(RESAMPLES)
-    else:
-        metrics = counts.values(baseline and baseline.counted, over_seeds=pool is None)
-        bounds, resamples = counts.intervals(baseline and baseline.counted), None
+    metrics = counts.values(baseline and baseline.counted, over_seeds=pool is None)
+    bounds, resamples = counts.intervals(baseline and baseline.counted), counts.resamples
     curves = first.outcome.curves(first.columns) if first.outcome and pool is None and len(rows) == 1 else None
     chance = chance_of(rows, pool, metrics)
     sizes = sizes_of(rows, pool)

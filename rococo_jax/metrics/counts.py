@@ -107,6 +107,8 @@ class Counts:
 
     runs: tuple[Run, ...]
 
+    resamples = None  # draws of intervals, where they are not the usual number
+
     @classmethod
     def of_rows(
         cls,

@@ -103,12 +103,14 @@ class OodScores:
     def __len__(self) -> int:
         return sum(len(next(iter(each.values()))) for each in (self.ins, self.outs))
 
-    def values(self) -> dict[str, float]:
-        """Return every measure of every score, in percent."""
+    def values(self, baseline: "OodScores | None" = None, *, over_seeds: bool = False) -> dict[str, float]:
+        """Return every measure of every score, in percent; these have neither a drop nor seeds."""
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
         return {name: float(each[0]) for name, each in self._measured(*(np.ones((1, size)) for size in sizes)).items()}
 
-    def intervals(self, *, resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Interval]:
+    def intervals(
+        self, baseline: "OodScores | None" = None, *, resamples: int = RESAMPLES, seed: int = SEED
+    ) -> dict[str, Interval]:
         """Return `[low, high]` of each metric, in percent."""
         return {name: percentile_ends(values) for name, values in self.bootstrap(resamples, seed).items()}
 
@@ -116,14 +118,19 @@ class OodScores:
         """Return the scores: each image is a unit, and none is shared with another model."""
         return self
 
-    def resamples_of(self, resamples: int) -> dict[str, int]:
-        """Return the number of draws of each metric: `resamples`, or fewer for many images."""
-        return {name: max(200, min(resamples, _MAX_DRAWS_TIMES_IMAGES // len(self))) for name in self.metrics}
+    def draws_of(self, resamples: int) -> int:
+        """Return the number of draws: `resamples`, or fewer for many images."""
+        return max(200, min(resamples, _MAX_DRAWS_TIMES_IMAGES // len(self)))
+
+    @property
+    def resamples(self) -> dict[str, int]:
+        """Number of draws of the interval of each metric."""
+        return dict.fromkeys(self.metrics, self.draws_of(RESAMPLES))
 
     def bootstrap(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
         """Return the same for each bootstrap draw; in- and out-images are drawn separately."""
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
-        resamples = self.resamples_of(resamples)[self.primary]
+        resamples = self.draws_of(resamples)
         step = max(1, _AT_ONCE // sum(sizes))
         sides = [draw_blocks(size, resamples, seed + side, step) for side, size in enumerate(sizes)]
         parts = [self._measured(*(each.astype(np.float64) for each in draws)) for draws in zip(*sides, strict=True)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rococo_jax.errors import InputError
 
 if TYPE_CHECKING:  # loads NumPy and Matplotlib
+    from rococo_jax.report.blocks import Table
     from rococo_jax.report.collection import Group
     from rococo_jax.report.comparison import Comparisons
 
@@ -46,11 +47,16 @@ def write_report(
 
 
 def write_compared(
-    groups: "Sequence[Group]", comparisons: "Comparisons", page: Path, explorer: Path | None = None
+    groups: "Sequence[Group]",
+    comparisons: "Comparisons",
+    page: Path,
+    leaderboards: "Sequence[Table] | None" = None,
+    explorer: Path | None = None,
 ) -> tuple[Path, Path]:
     """Write the page of groups of results that were compared, and its tables beside it; see `write_report`.
 
     Args:
+        leaderboards: of each group, if they are known already.
         explorer: page of all items in the same folder, to link to.
     """
     from rococo_jax.report.exports import write_csv
@@ -59,7 +65,7 @@ def write_compared(
 
     table = page.with_suffix(".csv")
     files = {"All numbers as CSV": table.name} | ({"Every answer": explorer.name} if explorer else {})
-    content = report_page(groups, files, comparisons)
+    content = report_page(groups, files, comparisons, leaderboards)
     write_csv(table, groups, comparisons)
     return write_page(page, content), table
 

@@ -16,6 +16,8 @@ from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent
 
 _LONGEST_LABEL = 24
+# Colours of curves in the palette.
+CURVES = 8
 # Per cent: the narrowest part of a stacked bar that still holds its number; of many rows, which are beside labels.
 _LABEL_FITS, _LABEL_FITS_BESIDE, _TALL = 9.0, 18.0, 8
 
@@ -79,17 +81,35 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
     """
     rows = []
     for bar, label in zip(bars, short_labels([bar.label for bar in bars]), strict=True):
-        estimate, numbers = bar.estimate, percent(bar.estimate.value)
-        row: dict[str, Any] = {"label": label, "numbers": numbers, "bar": None, "whisker": None}
-        row["tooltip"] = f"{bar.label}: {numbers} %"
+        estimate, row = bar.estimate, {"label": label, "bar": None, **_mark(bar, ticks)}
+        row["numbers"] = percent(estimate.value) + (f" ({estimate.bounds})" if estimate.has_interval else "")
         if estimate.value is not None:
             row["bar"] = _span(min(0, estimate.value), max(0, estimate.value), ticks)
-        if estimate.has_interval:
-            row["tooltip"] += f", 95 % interval {estimate.bounds} %"
-            row["numbers"] += f" ({estimate.bounds})"
-            row["whisker"] = _span(estimate.low, estimate.high, ticks)
         rows.append(row)
     return draw("interval_bars", name, rows, _axis(ticks), colour)
+
+
+def dot_rows(name: str, rows: Sequence[tuple[str, Sequence[Bar]]], ticks: Sequence[float]) -> Markup:
+    """Draw a row for each label, with a point and a whisker for each of its bars, in the colours of curves."""
+    drawn = []
+    for label, bars in rows:
+        marks = [
+            {"colour": f"curve-{number}", "at": _span(value, value, ticks)[0], **_mark(bar, ticks)}
+            | {"top": f"{100 * (number + 0.5) / len(bars):.2f}"}
+            for number, bar in enumerate(bars)
+            if (value := bar.estimate.value) is not None
+        ]
+        drawn.append({"label": label, "marks": marks, "height": len(bars)})
+    return draw("dot_rows", name, drawn, _axis(ticks))
+
+
+def _mark(bar: Bar, ticks: Sequence[float]) -> dict[str, Any]:
+    """Return the tooltip of a value, and the place of its whisker."""
+    estimate, tooltip = bar.estimate, f"{bar.label}: {percent(bar.estimate.value)} %"
+    if not estimate.has_interval:
+        return {"tooltip": tooltip, "whisker": None}
+    tooltip += f", 95 % interval {estimate.bounds} %"
+    return {"tooltip": tooltip, "whisker": _span(estimate.low, estimate.high, ticks)}
 
 
 def stacked_bars(name: str, rows: Sequence[Stack]) -> Markup:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ from rococo_jax.benchmarks.pooling import Headline, coverage_phrase
 from rococo_jax.benchmarks.variants import ALL_KINDS, Variant
 from rococo_jax.errors import InputError, is_number, is_whole, object_of
 from rococo_jax.evaluation.conditions import benchmark_of
-from rococo_jax.evaluation.examples import Example, read_examples
-from rococo_jax.evaluation.results import MIXED, PER_QUERY, RESULTS, described_variants, kind_of, read_results
+from rococo_jax.evaluation.examples import Example
+from rococo_jax.evaluation.results import MIXED, RESULTS, described_variants, kind_of, read_results
 from rococo_jax.evaluation.sections import merge
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_counts
+from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import digits_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.comparable import differences, only_variants, sections_of, with_common_names
+from rococo_jax.report.results_file import ResultsFile
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
@@ -58,37 +59,6 @@ class Estimate:
 
 
 @dataclasses.dataclass(frozen=True)
-class ResultsFile:
-    """A results.json with the tables beside it.
-
-    Attributes:
-        stored: the checked content.
-        tasks: the name in the file of each task, by its name in the report.
-    """
-
-    path: Path
-    stored: dict[str, Any]
-    tasks: Mapping[str, str]
-
-    @property
-    def table(self) -> Path:
-        """The per_query.parquet beside it."""
-        return self.path.parent / PER_QUERY
-
-    def counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
-        """Return the counts of variants, by task; see `read_counts`."""
-        names = {self.tasks[task]: task for task in variants}
-        counts = read_counts(self.table, self.stored, {name: variants[task] for name, task in names.items()})
-        return {(names[name], variant): of_variant for (name, variant), of_variant in counts.items()}
-
-    def examples(self) -> list[Example]:
-        """Return the examples beside it."""
-        names = {name: task for task, name in self.tasks.items()}
-        examples = read_examples(self.path.parent)
-        return [dataclasses.replace(each, task=names[each.task]) for each in examples if each.task in names]
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
     """Results of one model; per_query.parquet and examples.parquet are beside `path`.
 
@@ -101,18 +71,20 @@ class Run:
     label: str
     path: Path
     results: dict[str, Any]
-    files: tuple["ResultsFile", ...] = ()
+    files: tuple[ResultsFile, ...] = ()
 
-    def file_of(self, task: str) -> "ResultsFile":
+    def file_of(self, task: str) -> ResultsFile:
         """Return the file with a task."""
         return next(file for file in self.files if task in file.tasks)
 
-    def counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
-        """Return the counts of variants, by task; see `read_counts`."""
-        counts: CountsByVariant = {}
-        for file in self.files:
-            counts |= file.counts({task: names for task, names in variants.items() if task in file.tasks})
-        return counts
+    @functools.cached_property
+    def counts(self) -> CountsByVariant:
+        """Counts of the variants that are compared and ranked: all but single corruptions; see `read_counts`."""
+        variants = {task: [*self.variants(task), *self.mean_corruptions(task)] for task in self.tasks}
+        of_files = (
+            file.counts({task: variants[task] for task in file.tasks if task in variants}) for file in self.files
+        )
+        return {key: counts for of_file in of_files for key, counts in of_file.items()}
 
     def examples(self) -> list[Example]:
         """Return the examples beside the results."""

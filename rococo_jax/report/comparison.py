@@ -20,7 +20,7 @@ from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, label_of, tasks_of
 from rococo_jax.report.difference import Difference, difference_cells
 from rococo_jax.report.tables import folded_if_long, heads_of
-from rococo_jax.report.task_tests import TaskTests, counts_of, differences_of, has_best_value
+from rococo_jax.report.task_tests import TaskTests, differences_of, has_best_value
 
 Family = Literal["task", "all"]
 
@@ -84,8 +84,7 @@ def compare_groups(
         if len(group.runs) == 1:
             continue
         base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
-        tables = {run.label: counts_of(run) for run in group.runs}
-        tests = [TaskTests(group, task, tables, base, metrics) for task in tasks_of(group.runs)]
+        tests = [TaskTests(group, task, base, metrics) for task in tasks_of(group.runs)]
         for together in [tests] if family == "all" else [[each] for each in tests]:
             phrase = _family_phrase(metrics, len(together) if family == "all" else 1)
             for each, rows in zip(together, differences_of(together, margin), strict=True):
@@ -119,20 +118,24 @@ def _family_phrase(metrics: Sequence[str], tasks: int) -> str:
     return f"the primary differences {where}, over all models: {what}"
 
 
+# For the page's part on how to read it.
+DIFFERENCES = (
+    "In percentage points, paired by image: 95 % interval, minimum detectable effect (MDE: the smallest true "
+    "difference that this test detects with 80 % power), and p of a two-sided permutation test that swaps the two "
+    f"models on random images ({FLIPS:,} swaps, so never below {1 / (FLIPS + 1):.4f}). The primary ones are corrected "
+    "together by max-T (Westfall and Young 1993), interval and MDE included, with the uncorrected p beside; those with "
+    "a corrected p below 0.05 are bold. All other differences are uncorrected, and with many of them some are "
+    "significant by chance. For Blind, the difference is that of the distances from 50."
+)
+
+
 def comparison_note(comparison: Comparison) -> str:
     """Return the note above the table of differences."""
-    lowest = 1 / (FLIPS + 1)
-    text = (
-        f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % interval, minimum "
-        "detectable effect (MDE: the smallest true difference that this test detects with 80 % power), and p of a "
-        f"two-sided permutation test that swaps the two models on random images ({FLIPS:,} swaps, so never below "
-        f"{lowest:.4f}). {comparison.family[0].upper()}{comparison.family[1:]}; {len(comparison.primary)} of them are "
-        "in this table. They are corrected together by max-T (Westfall and Young 1993), interval and MDE included, "
-        "with the uncorrected p beside; those with a corrected p below 0.05 are bold. All other differences are "
-        "uncorrected, and with many of them some are significant by chance. For Blind, the difference is that of the "
-        "distances from 50."
+    return (
+        f"Each model minus {comparison.reference.label}. {comparison.family[0].upper()}{comparison.family[1:]}; "
+        f"{len(comparison.primary)} of them are in this table, and bold if significant. How to read this page explains "
+        "the columns."
     )
-    return text
 
 
 def comparison_part(comparison: Comparison, task: str) -> Part:

@@ -27,6 +27,7 @@ from rococo_jax.metrics.intervals import share_interval
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.report.blocks import Cell, Folded, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.collection import Estimate, Run
+from rococo_jax.report.tables import Column, pivot
 from rococo_jax.report.vocabulary import count, task_label, variant_label
 from rococo_jax.storage import write_csv_rows
 
@@ -159,16 +160,17 @@ def concepts_part(runs: Sequence[Run], lexicon: Lexicon) -> Part | None:
 
 def _concept_table(name: str, rows: Mapping[str, Mapping[str, dict[str, Any]]], models: Sequence[str]) -> Table:
     """Return a row for each concept group, with a column for each model."""
-    heads = [Head("Concept group", words=True), Head("Images"), *(Head(model) for model in models)]
-    cells = []
+    words, columns = [Head("Concept group", words=True), Head("Images")], [Column(name, Head(name)) for name in models]
+    shown = []
     for concept, of_model in list(rows.items())[:_MOST_ROWS]:
-        first = next(iter(of_model.values()))
-        numbers = [
-            estimate_cell(Estimate(row["value"], row["low"], row["high"]) if row else Estimate(None))
-            for row in map(of_model.get, models)
-        ]
-        cells.append([Cell(concept), Cell(count(first["images"]), value=first["images"]), *numbers])
-    return Table(f"FR@1 by replaced word, {name}", heads, cells, sortable=len(cells) > 1)
+        images = next(iter(of_model.values()))["images"]
+        shown.append(([Cell(concept), Cell(count(images), value=images)], of_model))
+
+    def cell(of_model: Mapping[str, dict[str, Any]], model: str) -> Cell:
+        numbers = of_model.get(model, {"value": None, "low": None, "high": None})
+        return estimate_cell(Estimate(numbers["value"], numbers["low"], numbers["high"]))
+
+    return pivot(f"FR@1 by replaced word, {name}", words, shown, columns, cell, filterable=False)
 
 
 def _names(lexicon: Lexicon, word: str | None) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from rococo_jax.report.collection import Estimate, Group, Run, label_of, tasks_o
 from rococo_jax.report.comparison import Comparison
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.examples import example_cards
-from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.model_lines import model_line
 from rococo_jax.report.overview import attacks_of, in_order
 from rococo_jax.report.sections import lead_of, section_of_variant
@@ -82,7 +81,11 @@ class Focus:
 
 
 def first_screen(
-    group: Group, examples: Mapping[str, Sequence[Example]], facts: Part, compared: Mapping[str, Comparison]
+    group: Group,
+    examples: Mapping[str, Sequence[Example]],
+    facts: Part,
+    compared: Mapping[str, Comparison],
+    leaderboard: Part | None,
 ) -> Part:
     """Return the first screen of a group of results.
 
@@ -92,6 +95,7 @@ def first_screen(
         examples: by label of the model.
         facts: what was measured on, shown last.
         compared: the comparison with the reference, by task.
+        leaderboard: of the group.
     """
     focus = _focus(group, compared)
     sentences = [
@@ -100,7 +104,7 @@ def first_screen(
         rich("<b>What to conclude.</b> {}", _conclusion(focus)),
     ]
     blocks: list[Block | None] = [Note(sentence, "verdict") for sentence in sentences]
-    blocks.append(leaderboard_part(group.runs))
+    blocks.append(leaderboard)
     many = len(focus.runs) > MOST_PANELS
     if not many:
         blocks.append(_models(focus))

@@ -9,13 +9,12 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.charts import common_ticks, short_labels, short_number
+from rococo_jax.report.charts import CURVES, common_ticks, short_labels, short_number
 from rococo_jax.report.collection import Estimate, Group, Run
 from rococo_jax.report.dates import evaluation_time
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, printable, task_label, variant_label
 
-_CURVES = 8
 _LEFT, _WIDTH, _RIGHT, _ABOVE, _PANEL, _BELOW, _LINE = 48, 420, 150, 32, 160, 40, 14  # px
 _LETTER, _PADDING, _BADGE_HEIGHT = 7, 6, 20  # px
 
@@ -128,7 +127,7 @@ def history_chart(evaluations: Sequence[Evaluation], numbers: Sequence[Number]) 
             axes.text(0, 1.06, number.label, transform=axes.transAxes, weight="bold", va="bottom")
             ends: list[tuple[float, float, str, str]] = []
             for curve, model in enumerate(models):
-                colour = colour_of(f"curve-{curve % _CURVES}")
+                colour = colour_of(f"curve-{curve % CURVES}")
                 points = [each for each in evaluations if each.model == model and number.of(each.run).value is not None]
                 for each, before in zip(points, [None, *points], strict=False):
                     x, estimate = (each.time - first).total_seconds() / span, number.of(each.run)

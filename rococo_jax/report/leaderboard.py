@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rococo_jax.benchmarks.variants import ALL_KINDS
-from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.paired import FLIPS
@@ -233,12 +232,6 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
     ranked: dict[tuple[Place, str], Rank] = {}
     if len(runs) < _LEAST_MODELS:
         return ranked, []
-    variants: dict[str, list[str]] = {}
-    for place in places:
-        variants.setdefault(place.task, []).append(place.variant)
-    tables = {
-        run.label: run.counts({task: names for task, names in variants.items() if task in run.tasks}) for run in runs
-    }
     reasons: dict[str, list[str]] = {}
     for place in places:
         column, metric = f"{task_label(place.task)} {metric_of(place.metric).label}", metric_of(place.metric)
@@ -248,7 +241,7 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
             continue
         if len(measured) < _LEAST_MODELS:
             continue
-        comparable, others = _comparable_counts(measured, place, tables)
+        comparable, others = _comparable_counts(measured, place)
         if len(comparable) < _LEAST_MODELS:
             reasons.setdefault("fewer than three models have counts of the same queries or items", []).append(column)
             continue
@@ -265,14 +258,12 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
     return ranked, [f"No rank interval, because {reason}: {', '.join(names)}." for reason, names in reasons.items()]
 
 
-def _comparable_counts(
-    runs: Sequence[Run], place: Place, tables: Mapping[str, CountsByVariant]
-) -> tuple[dict[str, Counts], dict[str, str]]:
+def _comparable_counts(runs: Sequence[Run], place: Place) -> tuple[dict[str, Counts], dict[str, str]]:
     """Return the counts of the models with the same queries, most models first, and why each other model has none."""
     sets: list[dict[str, Counts]] = []
     others: dict[str, str] = {}
     for run in runs:
-        counts = tables[run.label].get(place[:2])
+        counts = run.counts.get(place[:2])
         if counts is None or place.metric not in counts.metrics:
             others[run.label] = "there are no counts of single queries or items"
         elif not agrees(counts, {place.metric: run.estimate(*place).value}):
@@ -288,11 +279,10 @@ def _comparable_counts(
     return (sets[0] if sets else {}), others
 
 
-def leaderboard_part(runs: Sequence[Run]) -> Part | None:
+def leaderboard_part(table: Table) -> Part | None:
     """Return the leaderboard of the page; None for one model."""
-    if len(runs) < 2:
+    if len(table.rows) < 2:
         return None
-    table = leaderboard_table(runs)
     notes = [Note(note) for note in table.notes]
     return Part("Leaderboard", [dataclasses.replace(table, notes=()), *notes], "leaderboard", "leaderboard")
 

@@ -5,22 +5,24 @@ R@1, FR@1 of each altered variant with their mean, and the means of blind and gr
 headline. No number is chosen by its result.
 """
 
-import itertools
+import functools
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
+from rococo_jax.report.blocks import Cell, Head
 from rococo_jax.report.charts import short_labels
 from rococo_jax.report.collection import Group, Run, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, Comparisons
 from rococo_jax.report.difference import Difference
+from rococo_jax.report.renderers import compact_lines
 from rococo_jax.report.sections import lead_of
+from rococo_jax.report.tables import Column, Lead, pivot
 from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.task_tests import is_at_chance
 from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, signed, task_label, variant_label
@@ -37,16 +39,11 @@ _LEGEND = (
 )
 
 
+# Primary differences by model, variant and metric.
+Tests = Mapping[tuple[str, str, str], Difference]
+_FOOLED = ("fooled (FR@1)", "")
 # Parts of a sentence that stay on one line.
 _UNBROKEN = re.compile(r"\d+ of \d+|\(MDE [\d.]+\)|R@1 \w+")
-
-
-class _Column(NamedTuple):
-    """Column of a table: the words above it, and a text for each model."""
-
-    above: str
-    head: str
-    cells: Sequence[str]
 
 
 def overview_lines(groups: Sequence[Group], comparisons: Comparisons, width: int) -> list[str]:
@@ -127,27 +124,23 @@ def _attacked(
             "meaningful.",
             width,
         )
-    columns = [_Column("finds", "clean R@1", [_with_difference(run, task, CLEAN, "r1", tests) for run in runs])]
-    heads = _short_variants(attacks)
+    finds = Column(functools.partial(_with_difference, task, (CLEAN, "r1"), tests), Head("clean R@1"), ("finds", ""))
+
+    def mean(metric: str, run: Run) -> Cell:
+        value = mean_over(run, task, attacks, metric)
+        is_biased = any(_verdict(tests, run, variant, metric) == "text bias" for variant in attacks)
+        return Cell(percent(value) + "!" * is_biased, value=value)
+
     single = [
-        _Column("", head, [_marked(run, task, variant, "fr1", tests) for run in runs])
-        for variant, head in zip(attacks, heads, strict=True)
+        Column(functools.partial(_marked, task, (variant, "fr1"), tests), Head(head), _FOOLED)
+        for variant, head in zip(attacks, _short_variants(attacks), strict=True)
     ]
-    if len(attacks) == 1:  # there is no mean
-        columns.append(single.pop()._replace(above="fooled (FR@1)"))
-    else:
-        means = [percent(mean_over(run, task, attacks, "fr1")) for run in runs]
-        columns.append(_Column("fooled (FR@1)", "mean", means))
-    looks = []
-    for metric, head in (("blind", "blind"), ("grounding", "ground.")):
-        cells = [percent(mean_over(run, task, attacks, metric)) for run in runs]
-        biased = {
-            run.label for run in runs for variant in attacks if _verdict(tests, run, variant, metric) == "text bias"
-        }
-        cells = [cell + "!" * (run.label in biased) for run, cell in zip(runs, cells, strict=True)]
-        if any(cell != "–" for cell in cells):
-            looks.append(_Column("" if looks else "looks?", head, cells))
-    yield from _table(runs, [*columns, *single, *looks], [*columns, *looks], width)
+    fooled = [Column(functools.partial(mean, "fr1"), Head("mean"), _FOOLED), *single] if len(attacks) > 1 else single
+    looks = [
+        Column(functools.partial(mean, metric), Head(head), ("looks?", ""))
+        for metric, head in (("blind", "blind"), ("grounding", "ground."))
+    ]
+    yield from _fitting_lines(runs, [finds, *fooled, *looks], [finds, *fooled[:1], *looks], width)
     sentences = []
     for run in runs:
         if reference is not None and run is not reference:
@@ -162,34 +155,31 @@ def _title(group: Group, task: str, reference: Run | None, width: int) -> Iterat
     yield from wrapped(f"{task_label(task)}: {size.text if size else ''}{against}", width)
 
 
-def _tests(comparison: Comparison | None) -> Mapping[tuple[str, str, str], Difference]:
+def _tests(comparison: Comparison | None) -> Tests:
     """Return the primary differences by model, variant and metric."""
     rows = comparison.primary if comparison else ()
     return {(row.model, row.variant, row.metric): row for row in rows}
 
 
-def _verdict(tests: Mapping[tuple[str, str, str], Difference], run: Run, variant: str, metric: str) -> Verdict | None:
+def _verdict(tests: Tests, run: Run, variant: str, metric: str) -> Verdict | None:
     row = tests.get((run.label, variant, metric))
     return None if row is None else row.verdict
 
 
-def _marked(run: Run, task: str, variant: str, metric: str, tests: Mapping[tuple[str, str, str], Difference]) -> str:
+def _marked(task: str, lead: Lead, tests: Tests, run: Run) -> Cell:
     """Return a number, with a star if it differs significantly from the reference."""
-    is_different = _verdict(tests, run, variant, metric) in ("better", "worse")
-    return percent(run.estimate(task, variant, metric).value) + "*" * is_different
+    value, is_different = run.estimate(task, *lead).value, _verdict(tests, run, *lead) in ("better", "worse")
+    return Cell(percent(value) + "*" * is_different, value=value)
 
 
-def _with_difference(
-    run: Run, task: str, variant: str, metric: str, tests: Mapping[tuple[str, str, str], Difference]
-) -> str:
+def _with_difference(task: str, lead: Lead, tests: Tests, run: Run) -> Cell:
     """Return a number with its difference from the reference."""
-    value, row = percent(run.estimate(task, variant, metric).value), tests.get((run.label, variant, metric))
-    return value if row is None else f"{value} {signed(row.points)}{'*' * (row.verdict in ('better', 'worse'))}"
+    value, row = run.estimate(task, *lead).value, tests.get((run.label, *lead))
+    difference = "" if row is None else f" {signed(row.points)}{'*' * (row.verdict in ('better', 'worse'))}"
+    return Cell(percent(value) + difference, value=value)
 
 
-def _words_of_attack(
-    run: Run, task: str, attacks: Sequence[str], tests: Mapping[tuple[str, str, str], Difference]
-) -> str:
+def _words_of_attack(run: Run, task: str, attacks: Sequence[str], tests: Tests) -> str:
     """Return the verdict on a model in words: how often it is fooled, what it finds, and text bias."""
     recall, total = tests.get((run.label, CLEAN, "r1")), len(attacks)
     verdicts = [_verdict(tests, run, variant, "fr1") for variant in attacks]
@@ -226,10 +216,8 @@ def _headlines(group: Group, tasks: Sequence[str], compared: Mapping[str, Compar
     columns, verdicts = [], {run.label: [] for run in runs}
     for task in tasks:
         lead, tests = lead_of(group.runs, task), _tests(compared.get(task))
-        metric = metric_of(lead[1])
-        columns.append(
-            _Column(task_label(task), metric.label, [_with_difference(run, task, *lead, tests) for run in runs])
-        )
+        text = functools.partial(_with_difference, task, lead, tests)
+        columns.append(Column(text, Head(metric_of(lead[1]).label), (task_label(task), "")))
         for run in runs:
             row = tests.get((run.label, *lead))
             if row is not None:
@@ -239,13 +227,13 @@ def _headlines(group: Group, tasks: Sequence[str], compared: Mapping[str, Compar
             if biased:
                 verdicts[run.label].append(f"text bias in {len(biased)} parts of {task_label(task)}")
     yield from wrapped(f"Headlines{f'. Reference: {reference.label}.' if reference is not None else ''}", width)
-    rows: list[_Column] = []
+    fitting: list[Column] = []
     for column in columns:
-        if rows and _width_of(runs, [*rows, column], _NAME) > width:
-            yield from _table(runs, rows, rows, width)
-            rows = []
-        rows.append(column)
-    yield from _table(runs, rows, rows, width)
+        if fitting and max(map(len, _lines_of(runs, [*fitting, column], _NAME))) > width:
+            yield from _fitting_lines(runs, fitting, fitting, width)
+            fitting = []
+        fitting.append(column)
+    yield from _fitting_lines(runs, fitting, fitting, width)
     yield from _verdict_lines([(name, "; ".join(words)) for name, words in verdicts.items() if words], width)
 
 
@@ -270,42 +258,20 @@ def _short_variants(variants: Sequence[str]) -> list[str]:
     return first if len(set(first)) == len(first) else labels
 
 
-def _width_of(runs: Sequence[Run], columns: Sequence[_Column], name: int) -> int:
-    """Return the width of a table."""
-    names = max(map(len, short_labels([run.label for run in runs], name)), default=0)
-    return names + sum(2 + width for width in _widths(columns))
+def _lines_of(runs: Sequence[Run], columns: Sequence[Column], letters: int) -> list[str]:
+    """Return a table with a row for each model, whose names have at most so many letters."""
+    names = short_labels([run.label for run in runs], letters)
+    rows = [([Cell(name)], run) for name, run in zip(names, runs, strict=True)]
+    return compact_lines(pivot("", [Head("", words=True)], rows, columns, lambda run, cell_of: cell_of(run)))
 
 
-def _widths(columns: Sequence[_Column]) -> list[int]:
-    """Return the widths of columns. Words above a column extend over the columns to the right that have none."""
-    widths = [max(len(column.head), *map(len, column.cells)) for column in columns]
-    starts = [place for place, column in enumerate(columns) if column.above]
-    for start, end in itertools.pairwise([*starts, len(columns)]):
-        missing = len(columns[start].above) - sum(widths[start:end]) - 2 * (end - start - 1)
-        widths[end - 1] += max(0, missing)
-    return widths
-
-
-def _table(runs: Sequence[Run], columns: Sequence[_Column], fewer: Sequence[_Column], width: int) -> Iterator[str]:
-    """Yield a table; with fewer columns, and then with shorter names, if it is too wide."""
-    for chosen, name in ((columns, _NAME), (columns, _SHORT_NAME), (fewer, _NAME), (fewer, _SHORT_NAME)):
-        if _width_of(runs, chosen, name) <= width:
+def _fitting_lines(runs: Sequence[Run], columns: Sequence[Column], fewer: Sequence[Column], width: int) -> list[str]:
+    """Return the lines of a table; with fewer columns, and then with shorter names, if it is too wide."""
+    for chosen, letters in ((columns, _NAME), (columns, _SHORT_NAME), (fewer, _NAME), (fewer, _SHORT_NAME)):
+        lines = _lines_of(runs, chosen, letters)
+        if max(map(len, lines)) <= width:
             break
-    names = short_labels([run.label for run in runs], name)
-    widths = [max(map(len, names)), *_widths(chosen)]
-    above, start = "", widths[0]
-    for column, size in zip(chosen, widths[1:], strict=True):
-        if column.above:
-            above = above.ljust(start + 2) + column.above
-        start += 2 + size
-    yield above
-    yield _line(["", *(column.head for column in chosen)], widths)
-    for place, label in enumerate(names):
-        yield _line([label, *(column.cells[place] for column in chosen)], widths)
-
-
-def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(text.ljust(size) for text, size in zip(texts, widths, strict=True)).rstrip()
+    return lines
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -57,5 +57,18 @@ def print_aligned(table: Table) -> None:
         console.print(note, highlight=False, markup=False)
 
 
+def compact_lines(table: Table) -> list[str]:
+    """Return the table as lines without rules; words above a group of columns begin at its first one."""
+    texts = [[head.label for head in table.heads], *([str(cell.text) for cell in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    above, place = "", table.lead
+    for label, count, _ in table.groups:
+        above = above.ljust(sum(widths[:place]) + 2 * place) + label if label else above
+        widths[place + count - 1] += max(0, len(label) - sum(widths[place : place + count]) - 2 * (count - 1))
+        place += count
+    lines = ["  ".join(text.ljust(size) for text, size in zip(row, widths, strict=True)).rstrip() for row in texts]
+    return [above, *lines]
+
+
 def _lines(cell: Cell) -> list[str]:
     return [str(cell.text), *map(str, cell.small)]

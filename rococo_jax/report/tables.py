@@ -12,7 +12,7 @@ from rococo_jax.benchmarks.benchmark import human_results
 from rococo_jax.benchmarks.pooling import HumanResults
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Folded, Head, Table, Text, Tile, estimate_cell, rich
-from rococo_jax.report.charts import Bar, common_ticks, interval_bars
+from rococo_jax.report.charts import CURVES, Bar, common_ticks, dot_rows, interval_bars
 from rococo_jax.report.collection import Estimate, Run, best_first, label_of, variants_of
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
@@ -257,6 +257,26 @@ def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], nam
             (title if len(rows_of_panels) > 1 else "", interval_bars(f"{label}: {title}", bars, ticks, colour))
         )
     return Charts(charts, note=bars_note(runs))
+
+
+def dot_plots(runs: Sequence[Run], task: str, metrics: Sequence[tuple[str, str, Sequence[str]]]) -> Charts | None:
+    """Return a chart of each metric, with a row for each variant and a point for each of the first models.
+
+    Args:
+        metrics: title, name and variants of each.
+    """
+    shown = best_first(runs, task, (metrics[0][2][0], metrics[0][1]))[:CURVES]
+    charts = []
+    for title, metric, variants in metrics:
+        rows = [
+            (label_of(shown, task, name), [Bar(run.label, run.estimate(task, name, metric)) for run in shown])
+            for name in variants
+        ]
+        ticks = common_ticks([bar.estimate for _, bars in rows for bar in bars])
+        charts.append((f"{title} ({metric_of(metric).better} is better)", dot_rows(f"{title}, {task}", rows, ticks)))
+    legend = [(f"curve-{number}", run.label) for number, run in enumerate(shown)] if len(shown) > 1 else []
+    more = "" if len(runs) <= CURVES else f"The first {CURVES} of {len(runs)} models; the table above has all."
+    return Charts(charts, legend, note=more)
 
 
 def bars_note(runs: Sequence[Run]) -> str:

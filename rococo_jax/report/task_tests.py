@@ -7,7 +7,6 @@ import numpy as np
 from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import object_of
-from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.paired import Pair, PairedDifference, paired_differences
@@ -26,7 +25,6 @@ class TaskTests:
     """Counts of each model and of the reference by variant, and which tests are primary.
 
     Args:
-        tables: counts of each model, by its label.
         base: the reference, unless it lacks the task or its counts and another model has them.
         metrics: names of the primary metrics; empty for the usual ones.
 
@@ -34,17 +32,15 @@ class TaskTests:
         runs: the models that measured the task, in the order of the leaderboard.
     """
 
-    def __init__(
-        self, group: Group, task: str, tables: Mapping[str, CountsByVariant], base: Run, metrics: Sequence[str]
-    ):
+    def __init__(self, group: Group, task: str, base: Run, metrics: Sequence[str]):
         self.task, self.runs = task, tuple(ordered(group.runs, task))
         with_task = [run for run in group.runs if task in run.tasks]
-        with_counts = [run for run in with_task if any(of_task == task for of_task, _ in tables[run.label])]
+        with_counts = [run for run in with_task if any(of_task == task for of_task, _ in run.counts)]
         candidates = with_counts or with_task
         self.reference = base if base in candidates else candidates[0]
         self.compared = [run for run in group.runs if task in run.tasks and run is not self.reference]
         names = [(run, name) for run in self.compared for name in (*run.variants(task), *run.mean_corruptions(task))]
-        pairs = [(each, _shared_counts(each[0], self.reference, task, each[1], tables)) for each in names]
+        pairs = [(each, _shared_counts(each[0], self.reference, task, each[1])) for each in names]
         self.variants = [each for each, counts in pairs if counts is not None]
         self.counts = [counts for _, counts in pairs if counts is not None]
         counted: dict[str, set[str]] = {}
@@ -124,18 +120,9 @@ def reaches_chance(run: Run, task: str, variant: str, metric: str) -> bool:
     return chance is not None and estimate.low is not None and estimate.low <= chance
 
 
-def counts_of(run: Run) -> CountsByVariant:
-    """Return the counts of the variants that are compared: all but single corruptions."""
-    variants = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return run.counts(variants)
-
-
-def _shared_counts(
-    run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, CountsByVariant]
-) -> Pair | None:
+def _shared_counts(run: Run, reference: Run, task: str, variant: str) -> Pair | None:
     """Return the counts of a model, with the metrics that can be compared, and of the reference; None without any."""
-    one = _agreeing_counts(run, task, variant, tables[run.label])
-    other = _agreeing_counts(reference, task, variant, tables[reference.label])
+    one, other = (_agreeing_counts(each, task, variant) for each in (run, reference))
     if one is None or other is None:
         return None
     is_altered = run.described[task][variant].is_altered
@@ -153,9 +140,9 @@ def has_best_value(metric: str, is_altered: bool) -> bool:
     return (about.better is not None or about.neutral is not None) and (is_altered or metric != "fr1")
 
 
-def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> Counts | None:
+def _agreeing_counts(run: Run, task: str, variant: str) -> Counts | None:
     """Return the counts, or None if they belong to other results: a metric of them differs from `results.json`."""
-    counts = table.get((task, variant))
+    counts = run.counts.get((task, variant))
     if counts is None:
         return None
     stored = {name: value for name in counts.metrics if (value := run.estimate(task, variant, name).value) is not None}

@@ -16,6 +16,7 @@ from rococo_jax.report.difference import Difference
 from rococo_jax.report.markdown import print_table
 from rococo_jax.report.overview import print_wrapped
 from rococo_jax.report.sections import section_of
+from rococo_jax.report.tables import folded_if_long
 from rococo_jax.report.task_tests import reaches_chance
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
@@ -75,7 +76,7 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
     table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=True)
     text = "{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter."
     hint = rich(text, legend(comparisons))
-    return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), table, Note(hint)], "task")
+    return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), folded_if_long(table), Note(hint)], "task")
 
 
 def summary_lines(rows: Sequence[Difference]) -> list[str]:

@@ -17,7 +17,7 @@ from matplotlib.transforms import Affine2D
 from rococo_jax.errors import is_number
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part, Table, estimate_cell
-from rococo_jax.report.charts import round_ticks, short_number
+from rococo_jax.report.charts import CURVES, round_ticks, short_number
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
@@ -39,7 +39,6 @@ from rococo_jax.sweep.tables import (
     training_texts,
 )
 
-CURVES = 8
 _TRAINING_HEADS = ("Loss", "Images/s", "MiB a device")
 _LOGARITHMIC_RATIO = 8.0  # of the largest value to the smallest: from here on an axis is logarithmic
 

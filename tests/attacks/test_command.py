@@ -64,9 +64,12 @@ def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, t
         folder.mkdir(parents=True)
         for number in numbers:
             (folder / f"{number}.png").symlink_to((world / "images" / f"{number}.png").resolve())
-    attack = f"attack demo:plain --data {tmp_path}/data --benchmarks classes --templates 5 --no-cache"
+    attack = f"attack demo:plain --data {tmp_path}/data --benchmarks classes --no-cache"
     expect_refusal(f"{attack} --words 1 --out {tmp_path}/x", "for --pixels alone has classes")
-    assert main([*attack.split(), *f"--pixels 2/255 --steps 2 --loss margin --out {tmp_path}/out".split()]) == 0
+    assert (
+        main([*attack.split(), *f"--pixels 2/255 --templates 5 --steps 2 --loss margin --out {tmp_path}/out".split()])
+        == 0
+    )
     values = json.loads((tmp_path / "out/attack.json").read_text())["results"]["pixels"]["values"]
     top1 = []
     attacked = (
@@ -92,16 +95,21 @@ def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, t
         ({"options": "--words 0"}, "--words: numbers: found 0"),
         ({"options": "--data x"}, "rococo attack: data: found both; wanted --data, or --images and --captions"),
         ({"options": "--by pairs"}, "score_pairs: found none"),
-        ({"options": "--characters 1 --universal 2"}, "attack: --universal: found no attack on words; wanted --words"),
-        ({"options": "--benchmarks mine"}, "attack: --benchmarks: found mine; wanted --data beside it"),
+        ({"options": "--characters 1 --universal 2"}, "attack: --universal: found it alone; wanted it with"),
+        ({"options": "--benchmarks mine"}, "attack: --benchmarks: found it alone; wanted it with --data"),
         ({"captions": [{"image": "none.png", "caption": ["A dog"]}, {"image": "0.png", "caption": ["A cat"]}]},
          "wanted all of them, or --allow-missing-images"),
         ({"captions": [{"image": "0.png", "caption": ["A dog"]}], "options": "--characters 1"},
          "captions: images: found 'A dog' for every image"),
         ({"captions": [{"image": "0.png", "caption": ["A dog", "A cat"]}], "options": "--pixels 1/255"},
          "captions: texts: found only true ones of 0.png; wanted a wrong text for each image"),
+        ({"options": "--norm l2 --steps 3"}, "attack: --norm: found it alone; wanted it with --pixels"),
+        ({"options": "--pixels 1/255 --changes order"}, "attack: --changes: found it alone; wanted it with --words or"),
+        ({"options": "--beam-width 3"}, "attack: --beam-width: found it alone; wanted it with --search beam"),
         ({"options": "--pixels 0"}, "attack: --pixels: found 0; wanted a radius above 0, at most 1"),
         ({"options": "--pixels 1/255,2"}, "attack: --pixels: found 2; wanted"),
+        ({"options": "--search depth"}, "attack: --search: found 'depth'"),
+        ({"options": "--pixels 1/255 --loss ce+l2"}, "attack: --loss: found 'l2'"),
         ({"options": "--pixels tiny"}, "--pixels: numbers: found tiny"),
         ({"options": "--pixels 1/255", "model": f"{CHECKOUT}/tests/attacks/worlds.py:Words"}, "gradients: found none"),
     ],
@@ -111,5 +119,6 @@ def test_bad_input_is_one_line(world, tmp_path, refusal, changes, message):
     (tmp_path / "captions.json").write_text(json.dumps(changes.get("captions", captions)))
     (tmp_path / "lexicon.json").write_text(json.dumps({**LEXICON_JSON, **changes.get("lexicon", {})}))
     (tmp_path / "images").symlink_to(world / "images")
-    line = refusal(*words(tmp_path, changes.get("model", "demo:plain"), "out"), *changes.get("options", "").split())
+    model, options = changes.get("model", "demo:plain"), changes.get("options", "")
+    line = refusal(*words(tmp_path, model, "out", "--pixels" not in options), *options.split())
     assert message in line and not (tmp_path / "out").exists()

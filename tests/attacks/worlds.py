@@ -186,7 +186,8 @@ def write_files(folder, paths):
     return folder
 
 
-def words(folder, models, out, images="images", captions="captions.json"):
-    """Return the command line of an attack on the files of a folder."""
-    data = f"--images {folder}/{images} --captions {folder}/{captions} --lexicon {folder}/lexicon.json"
+def words(folder, models, out, of_captions=True):
+    """Return the command line of an attack on the files of a folder, with a lexicon if it is one on captions."""
+    data = f"--images {folder}/images --captions {folder}/captions.json"
+    data += f" --lexicon {folder}/lexicon.json" * of_captions
     return f"attack {models} {data} --no-cache --out {folder}/{out}".split()

@@ -179,7 +179,9 @@ def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal)
         details.add(kind)
     assert details == {"object", "attribute"}
     for more in (["--select", "random"], ["--influence", "x.jsonl"]):
-        assert "half_truth replaces no noun" in refusal(*words, "--out", str(tmp_path / "x.json"), *more)
+        assert "also --variant half_truth; wanted one of the two" in refusal(
+            *words, "--out", str(tmp_path / "x.json"), *more
+        )
     words[-1] = "danger"
     assert "MODEL: model: found none" in refusal(*words, "--out", str(tmp_path / "x.json"))
 

@@ -298,9 +298,13 @@ def test_pickled_objects_are_never_loaded(small, tmp_path, refusal):
         ("--similarities gone.npy", "same_concept.json", "gone.npy: file: found nothing there"),
         ("--similarities S.npy", "gone.json", "gone.json: file: found nothing there"),
         ("--similarities S.npy", "nine.json", "nine.json: caption list of item 7 ('val/7.jpg'): found 9 captions"),
-        ("", "same_concept.json", "input: found none of them; wanted one of --similarities, --embeddings and --logits"),
-        ("--embeddings E.npz", "same_concept.json", "wanted --similarities with --annotation, or whole benchmarks"),
-        ("--similarities S.npy --data D", "same_concept.json", "found --annotation with --data, --images or"),
+        ("", "same_concept.json", "--annotation: found it alone; wanted it with --similarities"),
+        ("--embeddings E.npz", "same_concept.json", "--annotation: found it alone; wanted it with --similarities"),
+        (
+            "--similarities S.npy --data D",
+            "same_concept.json",
+            "--annotation: found also --data; wanted one of the two",
+        ),
     ],
 )
 def test_other_input_is_refused_in_one_line(small, monkeypatch, refusal, options, annotation, said):

@@ -208,14 +208,17 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
     [
         (["--embeddings", "nothing"], "nothing: embeddings: found nothing there"),
         (["--similarities", "nothing"], "nothing: similarities: found none"),
-        ([], "found none of them; wanted one of --similarities, --embeddings and --logits"),
-        (
-            ["--embeddings", "a", "--per-query", "q.parquet"],
-            "--per-query: path: found q.parquet; wanted none for whole",
-        ),
+        ([], "found none; wanted one of --similarities, --embeddings and --logits"),
+        (["--embeddings", "a", "--per-query", "q.parquet"], "--per-query: found it alone; wanted it with --annotation"),
         (["--embeddings", "clip"], "clip: embeddings: found img_emb/img_emb_0.npy, an array without names; wanted"),
-        (["--embeddings", "a", "--annotation", "b.json"], "--annotation with --embeddings"),
-        (["--embeddings", "a", "--similarities", "b"], "found --similarities and --embeddings"),
+        (
+            ["--embeddings", "a", "--annotation", "b.json"],
+            "--annotation: found it alone",
+        ),
+        (
+            ["--embeddings", "a", "--similarities", "b"],
+            "--similarities: found also --embeddings",
+        ),
     ],
 )
 def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, options, said):

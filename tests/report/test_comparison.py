@@ -1,4 +1,4 @@
-"""Many models in one report: differences paired by image, the Markdown file, cards, and the scatter."""
+"""Many models in one report: differences paired by image, the Markdown file, cards, and the plots."""
 
 import csv
 import json
@@ -138,21 +138,20 @@ def test_the_markdown_file_has_the_tables_of_the_page(runs, page):
     for one, other in zip(found, wanted, strict=True):
         assert one[1:] == other[1:] and all(name.endswith(head) for name, head in zip(one[0], other[0], strict=True))
     assert "- Source: made/family-1/model-d" in markdown.splitlines()
-    assert "Clean against altered" in html and "Clean against altered" not in markdown
+    assert "With and without altered items" in html and "With and without altered items" not in markdown
 
 
 def test_names_cannot_break_out_of_a_markdown_table():
     assert escaped("a | b\n<script> [x](y) `c`") == r"a \| b &lt;script&gt; \[x\](y) \`c\`"
 
 
-def test_the_page_has_a_card_for_each_model_and_a_point_for_each_in_every_scatter(page):
+def test_the_page_has_a_card_for_each_model_and_a_point_for_each_in_every_row_of_the_plots(page):
     html = page.read_text(encoding="utf-8")
     assert html.count('class="model-card"') == 6
     assert "149,358,592: vision 86,192,640" in html
-    # Three altered variants over the two tasks.
-    assert html.count("<circle") == 6 * 3
-    # Each with its line where nothing is lost.
-    assert html.count("stroke-dasharray: 4,4") == 3
+    # R@1 of the two clean galleries and of three altered ones, and FR@1 of these.
+    plots = "".join(re.findall(r'<figure class="bars dots">.*?</figure>', html, re.DOTALL))
+    assert plots.count("<i title=") == 6 * (2 + 3 + 3)
 
 
 def test_equal_results_give_equal_bytes_comparisons_included(runs, page, tmp_path):

@@ -84,7 +84,7 @@ def test_a_pilot_gives_the_mde_of_its_comparison_and_its_family(tmp_path, capsys
     ("options", "part"),
     [
         ((), "input: found neither; wanted --from OUT or --rate PERCENT"),
-        (("--rate", "60", "--from", "OUT"), "input: found both"),
+        (("--rate", "60", "--from", "OUT"), "--from: found also --rate; wanted one of the two"),
         (("--rate", "60", "--discordance", "2"), "--discordance: percent: found 2; wanted a share from 3 (the effect)"),
         (("--rate", "60", "--effect", "70"), "--effect: points: found 70; wanted at most 60, with a rate of 60 %"),
         (("--rate", "160"), "--rate: found 160.0; wanted a percentage from 0 to 100"),

@@ -143,6 +143,10 @@ def test_models_at_chance_are_not_called_less_often_fooled(tmp_path, capsys):
     assert {row["verdict"] for row in of_skill} == {"at chance"} and len(of_skill) == 12
     assert all(row["verdict"] != "at chance" for row in rows if row not in of_skill)
     assert {row["verdict"] for row in rows if (row["model"], row["metric"]) == ("good", "r1")} >= {"better"}
+    # Nor do tiles show their ranges.
+    page = write_report(folders, tmp_path / "report.html")[0].read_text()
+    assert "Without models at chance: blind, deaf." in page
+    assert 'class="tile"' not in write_report(chance, tmp_path / "chance.html")[0].read_text()
     printed = compare(capsys, *chance, "--all")
     assert "No model can be distinguished from chance" in printed and "significantly ahead" not in printed
     assert "at chance: without alteration, the model or the reference finds no more than guessing does" in printed

@@ -232,5 +232,5 @@ def test_rows_and_numbers_are_computed_again_from_stored_embeddings(evaluated, c
 
 
 def test_embeddings_need_results(refusal):
-    assert "--embeddings: found no results" in refusal("verify", "--embeddings", "--annotations", "somewhere")
-    assert "--cache: found no --embeddings" in refusal("verify", "somewhere", "--cache", "elsewhere")
+    assert "--embeddings: found it alone" in refusal("verify", "--embeddings", "--annotations", "somewhere")
+    assert "--cache: found it alone" in refusal("verify", "somewhere", "--cache", "elsewhere")

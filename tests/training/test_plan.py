@@ -208,4 +208,4 @@ def test_a_missing_cudnn_is_one_line(data, refusal, monkeypatch):
 def test_a_topology_needs_its_compiler_and_a_plan(data, refusal):
     assert "topology: devices: found 'no:where'" in refusal(*words(data, "--topology", "no:where"))
     without = [word for word in words(data, "--topology", "v5e:2x2") if word != "--plan"]
-    assert "--topology: option: found no --plan" in refusal(*without)
+    assert "--topology: found it alone; wanted it with --plan" in refusal(*without)

@@ -8,7 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,70 +60,70 @@ class Labels:
     labels: tuple[str, ...]
 
 
-class ClassLogits(Model):
-    """Logits of images in files, and those of the same images corrupted and of other images.
+class Logits(Model):
+    """Logits that another program computed: of classes for each image, or of each question's own options.
 
     Args:
         name: name in tables.
-        files: logits by variant, `clean` first.
-        outside: logits of out-of-distribution images, by name.
-        gather: reads rows of a file, one column per class.
-        columns: names of the columns of the logits.
-        groups: names of the columns of each coarse class; empty if the columns are the classes.
+        described: hash of the logits of each variant, and what else decides the results.
         notes: further notes for readers of the results.
+        outcomes_of: returns the outcomes of a task: clean, then every corruption and every set of other images.
     """
 
     def __init__(
         self,
         name: str,
-        files: Mapping[str, LogitsFile],
-        outside: Mapping[str, LogitsFile],
-        gather: "Gather",
-        columns: Sequence[str],
-        groups: Mapping[str, Sequence[str]],
-        notes: Sequence[str] = (),
+        described: dict[str, Any],
+        notes: Sequence[str],
+        outcomes_of: Callable[[Any], Iterable[Outcome]],
     ):
-        self.name, self.files, self.outside, self.gather = name, files, outside, gather
-        self.columns, self.groups = columns, groups
+        self.name, self.described, self.outcomes_of = name, described, outcomes_of
         self.notes = ["scored from logits", *notes]
-        if files[CLEAN].names is None:
-            self.notes.append("the logits do not name their images: rows are taken to be in the order of the labels")
 
     def describe(self) -> dict[str, Any]:
-        """Return the hash of each table of logits, and the meaning of its columns."""
-        return {
-            **{variant: file.hash() for variant, file in self.files.items()},
-            "outside": {name: file.hash() for name, file in self.outside.items()},
-            "columns": {"names": list(self.columns), "groups": dict(self.groups)},
-        }
+        """Return everything that decides the results."""
+        return self.described
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """Return the outcomes of each task: clean, then every corruption and every set of other images.
+        """Return the outcomes of each task.
 
-        Raises InputError: a logit is not a number, or -inf for the class of the image's label.
+        Raises InputError: a logit is not a number, or -inf for the class of an image's label.
         """
-        return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
+        return [outcome for task in benchmark.tasks for outcome in self.outcomes_of(task)]
 
-    def _outcomes_of(self, task: ClassifyTask) -> Iterator[Outcome]:
-        def measured(file: LogitsFile, label: np.ndarray, half: np.ndarray, temperatures=None) -> ClassStatistics:
-            block = functools.partial(self.gather, file)
-            statistics = class_statistics(block, label, half, len(task.classes), 1.0, temperatures)
-            if len(rows := np.flatnonzero(statistics.nll >= NEVER / 2)):
-                problem = f"-inf for {task.classes[label[rows[0]]]!r}, the class of its label"
-                raise InputError(file.source, f"logits of row {rows[0]}", problem, "a number for each class of a label")
-            return statistics
 
-        clean = measured(self.files[CLEAN], task.label, task.half)
-        for name, variant in corrupted_tasks(task, [*self.files][1:]):
-            is_clean = name == CLEAN
-            yield ClassOutcome(variant, clean if is_clean else measured(self.files[name], task.label, task.half))
-        for variant, file in self.outside.items():
-            rows = np.arange(file.shape[0])
-            statistics = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
-            names = file.names or tuple(f"{variant}/{row}" for row in rows.tolist())
-            other_images = Rows.of(f"out_{variant}", rows)
-            detection = OutOfDistributionTask(f"{task.name}_ood", variant, task, other_images, names)
-            yield OutOfDistributionOutcome(detection, clean, statistics)
+def outcomes_of_classes(
+    task: ClassifyTask, files: Mapping[str, LogitsFile], outside: Mapping[str, LogitsFile], gather: "Gather"
+) -> Iterator[Outcome]:
+    """Yield the outcomes of a task of classes.
+
+    Args:
+        files: logits by variant, `clean` first.
+        outside: logits of out-of-distribution images, by name.
+        gather: reads rows of a file, one column per class.
+
+    Raises InputError: a logit is not a number, or -inf for the class of an image's label.
+    """
+
+    def measured(file: LogitsFile, label: np.ndarray, half: np.ndarray, temperatures=None) -> ClassStatistics:
+        block = functools.partial(gather, file)
+        statistics = class_statistics(block, label, half, len(task.classes), 1.0, temperatures)
+        if len(rows := np.flatnonzero(statistics.nll >= NEVER / 2)):
+            problem = f"-inf for {task.classes[label[rows[0]]]!r}, the class of its label"
+            raise InputError(file.source, f"logits of row {rows[0]}", problem, "a number for each class of a label")
+        return statistics
+
+    clean = measured(files[CLEAN], task.label, task.half)
+    for name, variant in corrupted_tasks(task, [*files][1:]):
+        is_clean = name == CLEAN
+        yield ClassOutcome(variant, clean if is_clean else measured(files[name], task.label, task.half))
+    for variant, file in outside.items():
+        rows = np.arange(file.shape[0])
+        statistics = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
+        names = file.names or tuple(f"{variant}/{row}" for row in rows.tolist())
+        other_images = Rows.of(f"out_{variant}", rows)
+        detection = OutOfDistributionTask(f"{task.name}_ood", variant, task, other_images, names)
+        yield OutOfDistributionOutcome(detection, clean, statistics)
 
 
 def corrupted_tasks(task: AnyTask, names: Sequence[str]) -> Iterator[tuple[str, AnyTask]]:
@@ -211,7 +211,15 @@ def score_logits(
         answers = {"images": list(truth.images), "labels": list(truth.labels)}
         conditions = {"labels": hash_json(answers), "groups": hash_json(coarse)}
         benchmark = Benchmark("classes", classify.names, (), {}, (classify,), conditions=conditions)
-        model = ClassLogits(name or Path(logits).stem, files, outside_files, gather, columns, coarse, notes)
+        if clean.names is None:
+            notes.append("the logits do not name their images: rows are taken to be in the order of the labels")
+        described = {
+            **{variant: file.hash() for variant, file in files.items()},
+            "outside": {variant: file.hash() for variant, file in outside_files.items()},
+            "columns": {"names": list(columns), "groups": dict(coarse)},
+        }
+        of_task = functools.partial(outcomes_of_classes, files=files, outside=outside_files, gather=gather)
+        model = Logits(name or Path(logits).stem, described, notes, of_task)
         return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 

@@ -27,8 +27,7 @@ from rococo_jax.benchmarks.tasks.options import OptionTask
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.class_logits import corrupted_tasks
-from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.class_logits import Logits, corrupted_tasks
 from rococo_jax.evaluation.models.probabilities import check_logits
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
@@ -54,31 +53,6 @@ class Question:
 
 # The logits of each question's options, in the order of `Question.options`.
 Answers = Mapping[Question, Float[np.ndarray, "_"]]
-
-
-class OptionLogits(Model):
-    """Logits of the options of questions, on clean and on corrupted images.
-
-    Args:
-        name: name of the model in tables.
-        logits: by variant, `clean` first: the logits of each question of the task.
-        notes: further notes for readers of the results.
-    """
-
-    def __init__(self, name: str, logits: Mapping[str, Sequence[Float[np.ndarray, "_"]]], notes: Sequence[str] = ()):
-        self.name, self.logits, self.notes = name, logits, ["scored from logits", *notes]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the hash of the logits of each variant."""
-        return {name: hash_json([each.tolist() for each in of_variant]) for name, of_variant in self.logits.items()}
-
-    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """Return the outcomes of each task: clean, then every corruption."""
-        return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
-
-    def _outcomes_of(self, task: OptionTask) -> list[Outcome]:
-        variants = corrupted_tasks(task, [*self.logits][1:])
-        return [variant.score_logits(self.logits[name]) for name, variant in variants]
 
 
 def score_questions(
@@ -130,7 +104,12 @@ def score_questions(
     )
     conditions = {"questions": hash_json([dataclasses.astuple(each) for each in questions])}
     benchmark = Benchmark("questions", tuple(images), (), {}, (multiple_choice,), data=data, conditions=conditions)
-    model = OptionLogits(name or Path(logits).stem, variants, notes)
+    described = {variant: hash_json([each.tolist() for each in rows]) for variant, rows in variants.items()}
+
+    def outcomes_of(task: OptionTask) -> list[Outcome]:
+        return [each.score_logits(variants[variant]) for variant, each in corrupted_tasks(task, [*variants][1:])]
+
+    model = Logits(name or Path(logits).stem, described, notes, outcomes_of)
     return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 

@@ -9,7 +9,8 @@ from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import ood
 from rococo_jax.report.blocks import Charts, Note, Part
-from rococo_jax.report.collection import Run, variants_of
+from rococo_jax.report.charts import CURVES, Bar, dot_rows
+from rococo_jax.report.collection import Estimate, Run, variants_of
 from rococo_jax.report.sections.generic import TaskSection
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
@@ -110,7 +111,7 @@ _ROC = (
 )
 _SHAPE = (
     "Among the images classified by their shape or by their texture, the share classified by shape, for each class of "
-    "shape. The vertical line is the share over all classes. Models further to the right rely more on shape."
+    "shape, in per cent. Models further to the right rely more on shape."
 )
 
 
@@ -150,32 +151,22 @@ def _reliability(label: str, task: str, curves: dict[str, list[list[float | int]
 
 def shape_part(runs: Sequence[Run], task: str, variant: str) -> Part | None:
     """Return the diagram of shape against texture by class (Geirhos et al. 2019), with one colour for each model."""
-    measured = [
-        (run, shares) for run in runs if (shares := object_of(curves_of(run, task, variant).get("shape_by_class")))
-    ]
+    curves = [(run, object_of(curves_of(run, task, variant).get("shape_by_class"))) for run in runs]
+    measured = [(run, shares) for run, shares in curves if shares][:CURVES]
     if not measured:
         return None
-    names = list(dict.fromkeys(name for _, shares in measured for name in shares))
-    with chart_of(f"{task}: shape against texture", 440, 60 + 24 * len(names)) as chart:
-        axes = chart.axes(90, 8, 336, 24 * len(names))
-        axes.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5), xlabel="Share of shape, in per cent")
-        axes.set_yticks(range(len(names)), names)
-        for number, (run, shares) in enumerate(measured):
-            colour = colour_of(f"curve-{number % 8}")
-            total = [sum(each) for each in zip(*shares.values(), strict=True)]
-            if sum(total):
-                axes.axvline(100 * total[0] / sum(total), color=colour, lw=1.6)
-            for place, name in enumerate(names):
-                shape, texture = shares.get(name, (0, 0))
-                if shape + texture:
-                    share = 100 * shape / (shape + texture)
-                    title = f"{run.label}, {name}: {shape} by shape, {texture} by texture, {percent(share)} %"
-                    axes.plot(share, place, "o", ms=7, mfc=colour, mec=colour_of("paper"), gid=chart.title(title))
-        markup = chart.markup()
-    legend = (
-        [(f"curve-{number % 8}", run.label) for number, (run, _) in enumerate(measured)] if len(measured) > 1 else []
-    )
-    return Part("Shape or texture", [Note(_SHAPE), Charts([("", markup)], legend)])
+
+    def bar(run: Run, shape: int, texture: int) -> Bar:
+        share = 100 * shape / (shape + texture) if shape + texture else None
+        return Bar(f"{run.label}: {shape} by shape, {texture} by texture", Estimate(share))
+
+    totals = [bar(run, *map(sum, zip(*shares.values(), strict=True))) for run, shares in measured]
+    names = dict.fromkeys(name for _, shares in measured for name in shares)
+    rows = [("All classes", totals)]
+    rows += [(name, [bar(run, *shares.get(name, (0, 0))) for run, shares in measured]) for name in names]
+    chart = dot_rows(f"{task}: shape against texture", rows, [0.0, 25.0, 50.0, 75.0, 100.0])
+    legend = [(f"curve-{number}", run.label) for number, (run, _) in enumerate(measured)] if len(measured) > 1 else []
+    return Part("Shape or texture", [Note(_SHAPE), Charts([("", chart)], legend)])
 
 
 def roc_part(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Part | None:

@@ -1,8 +1,7 @@
 """Section of a task of any kind: a table of every metric with intervals, with variants as rows."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
 from rococo_jax.benchmarks.pooling import OURS
@@ -201,22 +200,17 @@ HOW_TO_READ = (
 _NAMES = ("preference", "blind", "grounding", "difference_r1")
 # The metric of the ranking or the choice that they explain.
 _EXPLAINED = ("fr1", "ota")
-_BASELINES = (
-    "Grey columns: how often a scorer that sees only the texts prefers the original. A model's preference close to "
-    "that is weak evidence; the grounding of such a scorer is 50."
+_TEXTS_ONLY = (
+    "How often a scorer that sees only the texts prefers the original: the same for every model. A model's preference "
+    "close to that is weak evidence; the grounding of such a scorer is 50."
 )
 
 
 def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
-    """Return a row for each model and variant, with text-only baselines in grey; None where neither was measured."""
+    """Return a row for each model and variant, then the text-only baselines; None where neither was measured."""
     variants = [name for name in variants_of(runs, task) if has_any(runs, task, [name], "blind")]
     if not variants:
         return None
-    measured = {name for run in runs for variant in variants for name in _baselines(run, task, variant)}
-    baselines = [name for name in BASELINES if name in measured]
-    columns = metric_columns((*_EXPLAINED, *_NAMES))
-    for name in baselines:
-        columns.append(Column(name, Head(BASELINES[name].label, BASELINES[name].definition), ("Without the image", "")))
     several = len(runs) > 1
     labels = {name: Cell(label_of(runs, task, name), words=several, title=name) for name in variants}
     rows = [
@@ -224,17 +218,29 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
         for run in runs
         for name in variants
     ]
-
-    def cell(row: Measured, column: Any) -> Cell:
-        if column not in BASELINES:
-            return measured_cell(row, column)
-        value = _baselines(*row).get(column, {}).get("preference")
-        return Cell(percent(value), value=value, soft=True)
-
-    note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     words = heads_of(["Model", "Variant"] if several else ["Variant"])
-    table = pivot(f"Grounded or blind, {task}", words, rows, columns, cell)
-    return Part("Grounded or blind", [Note(note), folded_if_long(table)])
+    columns = metric_columns((*_EXPLAINED, *_NAMES))
+    table = pivot(f"Grounded or blind, {task}", words, rows, columns, measured_cell)
+    blocks = [Note(HOW_TO_READ), folded_if_long(table), *_texts_only(runs, task, labels)]
+    return Part("Grounded or blind", blocks)
+
+
+def _texts_only(runs: Sequence[Run], task: str, labels: Mapping[str, Cell]) -> Iterator[Block]:
+    """Yield the preference of text-only baselines, a row for each variant; nothing if none was measured."""
+
+    def cell(variant: str, name: str) -> Cell:
+        found = (_baselines(run, task, variant).get(name, {}).get("preference") for run in runs)
+        values = sorted({each for each in found if each is not None})
+        # Items that a tokenizer truncates are left out, so models may differ in a few.
+        text = " to ".join(dict.fromkeys(map(percent, [*values[:1], *values[-1:]])))
+        return Cell(text or "–", value=values[0] if values else None, soft=True)
+
+    columns = [Column(name, Head(each.label, each.definition)) for name, each in BASELINES.items()]
+    rows = [([dataclasses.replace(label, words=False)], name) for name, label in labels.items()]
+    table = pivot(f"Texts only, {task}", heads_of(["Variant"]), rows, columns, cell, filterable=False)
+    if len(table.heads) > 1:
+        yield Note(_TEXTS_ONLY)
+        yield table
 
 
 def _baselines(run: Run, task: str, variant: str) -> dict[str, dict]:
