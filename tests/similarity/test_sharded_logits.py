@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from scipy.special import logsumexp
 
@@ -42,6 +41,7 @@ def example(query_count: int, key_count: int, width: int = 16):
 @functools.cache
 def wanted(query_count: int, key_count: int):
     """torch's row results, column results, and gradients of the weighted sum: queries, keys, scale, bias."""
+    torch = pytest.importorskip("torch")
     vectors, ids, masks, weights = zip(*example(query_count, key_count), strict=True)
     inputs = [torch.tensor(np.float64(each), requires_grad=True) for each in (*vectors, SCALE, BIAS)]
     queries, keys, scale, bias = inputs

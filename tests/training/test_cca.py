@@ -94,6 +94,7 @@ def test_logit_scale_grows_as_matches_become_certain():
     assert 1 < low < high <= 100
 
 
+@pytest.mark.slow
 def test_the_logit_scale_does_not_depend_on_blocks_and_takes_little_memory(monkeypatch):
     """All similarities of 1,000 images and 5,000 texts are 40 MB, and were held three times."""
     random = np.random.default_rng(0)

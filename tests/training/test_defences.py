@@ -78,6 +78,7 @@ def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, conf
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_parameters_of_a_model_between_two_are_interpolated(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))

@@ -1,5 +1,6 @@
 """A run that is stopped, or whose evaluation fails, has the evaluations and the best checkpoint of an unbroken one."""
 
+import itertools
 import json
 import os
 import signal
@@ -67,8 +68,16 @@ def signal_at(step: int, number: int):
     return on_step
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+STOPS = [(1, signal.SIGTERM), (2, signal.SIGINT), (STEPS, signal.SIGTERM)]
+OTHER_STOPS = [
+    pair for pair in itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)) if pair not in STOPS
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "number"), [*STOPS, *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in OTHER_STOPS)]
+)
 def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number, data, unbroken, tmp_path):
     stopped = run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
     assert (stopped.stopped is None) == (step == STEPS), "nothing is left to stop in the last step"
@@ -77,7 +86,8 @@ def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number,
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("step", [1, 2, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
 def test_a_failed_evaluation_costs_no_step_and_is_repeated_on_resume(step, data, unbroken, tmp_path):
     trained = []
 
@@ -119,6 +129,7 @@ def test_a_signal_between_two_evaluations_causes_no_evaluation(data, tmp_path):
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2, 4]
 
 
+@pytest.mark.slow
 def test_train_from_python_runs_the_evaluations_of_its_config(data, tmp_path):
     """The same numbers as those of an evaluation of its checkpoint, training images marked."""
     named = {"eval__images": str(data / "images"), "eval__annotations": str(data / "annotations"), "eval__data": ""}

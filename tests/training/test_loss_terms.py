@@ -68,6 +68,7 @@ def more_losses(monkeypatch):
     monkeypatch.setattr(inputs, "MAKERS", (*inputs.MAKERS, Reversed()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_new_loss_and_the_maker_of_its_field_take_part_in_training(more_losses, tmp_path):
     captions = [captions_of(number) for number in range(12)]

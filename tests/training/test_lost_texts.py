@@ -8,7 +8,7 @@ import pytest
 from rococo_jax.training.inputs.batches import make_batches
 from rococo_jax.training.run import run_training
 from tests.support.input_world import IMAGES, features_and_batches
-from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
+from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of, metrics_of
 
 # Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
 CUT = {"data__text_length": 5, "losses__sc__count": 2}
@@ -61,9 +61,10 @@ def test_pools_of_features_exclude_altered_captions_with_equal_tokens(world, lon
         assert pool.valid.shape[1] > 1 and (pool.valid == counts).all()
 
 
+@pytest.mark.slow
 def test_a_run_reports_truncated_texts_once_and_logs_their_counts(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
-    run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run")
+    run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run", mesh=mesh_of(1))
     lines = metrics_of(tmp_path / "run")
     # As negatives they were as near as the caption itself: ln (1 + 8).
     assert [line["sc"] for line in lines] == [0.0, 0.0]

@@ -59,6 +59,7 @@ def kernel_of(encoder) -> np.ndarray:
     return np.asarray(parameters_of(encoder.model)["text_head.kernel"])
 
 
+@pytest.mark.slow
 def test_the_moving_average_is_evaluated_saved_and_resumed_bit_equal(config, tmp_path):
     evaluated, history, mesh = [], [], mesh_of(1)
 

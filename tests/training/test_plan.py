@@ -118,6 +118,7 @@ def test_an_asynchronous_collective_counts_once():
     assert plan.asynchronous_collectives(wrapped) == 2
 
 
+@pytest.mark.slow
 def test_gradients_are_summed_over_devices_once_a_step_and_in_no_loop():
     """Neither in the loop over micro-batches nor in those over blocks."""
     config, spec = changed(default_config(), batch_size=PAIRS, micro_batches=2), tiny_spec(128)
@@ -152,6 +153,7 @@ def test_plan_prints_and_trains_nothing(data, capsys):
     assert not (data / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_first_line_of_a_plan_says_whether_it_fits_and_what_limits_it(data, capsys, monkeypatch):
     assert main(words(data)) == 0
     fits, limited_by, empty, *rest = capsys.readouterr().out.splitlines()

@@ -120,6 +120,7 @@ def device_bytes(tree=None) -> int:
     return sum({shard.unsafe_buffer_pointer(): shard.nbytes for shard in shards}.values())
 
 
+@pytest.mark.slow
 def test_another_number_of_devices_resumes_with_the_same_losses_and_stores_one_state(
     data, whole_run, tmp_path, monkeypatch
 ):
@@ -217,6 +218,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(data, tmp_path, monkeypatch, ca
         run_training(config, workdir, mesh=mesh_of(1))
 
 
+@pytest.mark.slow
 def test_features_of_frozen_towers_are_computed_once(data, tmp_path):
     pools = {"data__feature_pool__mixed": 2, "data__feature_pool__captions": 3}
     settings = {"init__residual_head_width": 16, "steps": 40, "checkpoint__every": 20, "losses__vc__partner_group": 8}
@@ -257,6 +259,7 @@ def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, t
         run_training(config, tmp_path / "run", mesh=mesh_of(1))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_takes_its_frozen_parameters_from_no_other_model(data, tmp_path):
     start = shutil.copytree(data / "start", tmp_path / "start")
     config = changed(config_of(data, f"init.model={start}"), train__vision="none", steps=2)

@@ -41,6 +41,7 @@ def checkpointed(workdir: Path) -> set[int]:
     return {int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdecimal()}
 
 
+@pytest.mark.slow
 def test_the_best_and_the_last_checkpoint_are_kept(data, tmp_path):
     scores, seen = {2: 0.9, 4: 0.3, 6: 0.5}, []
     config = read_config(data / "config.py", ["config.checkpoint.keep=1", "config.checkpoint.every=1"])
@@ -81,6 +82,7 @@ def test_a_broken_image_stops_the_run_if_configured(data, tmp_path):
         run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):
     overrides = "steps=10 checkpoint.minutes=1 checkpoint.every=100 checkpoint.keep=9".split()
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
@@ -175,6 +177,8 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
     assert "s in steps, " in line and "compiling" in line and "saving" in line
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_checkpoint_has_the_frozen_positions_of_another_image_size(data, tmp_path):
     overrides = ["config.train.vision=none", "config.init.image_size=56", "config.checkpoint.every=100"]
     done = run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")

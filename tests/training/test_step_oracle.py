@@ -10,8 +10,6 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="the oracle of the step runs on torch")
-
 from rococo_jax.training.config import default_config, flat
 from rococo_jax.training.step import lower_step
 from tests.support.step_cases import (

@@ -66,6 +66,7 @@ def test_a_trained_model_lists_its_training_images(data, trained, source):
     assert images.keys == keys_of(data, range(TRAINED)) and images.complete
 
 
+@pytest.mark.slow
 def test_a_copied_model_keeps_its_training_images(data, trained, tmp_path):
     save_model(tmp_path / "copy", load_model(f"{trained}@latest"))
     assert images_of(tmp_path / "copy") == images_of(trained / "model")
@@ -82,7 +83,10 @@ def test_an_interpolated_model_lists_the_images_of_both(data, trained, tmp_path)
     assert interpolated(start, first, 0.5).training_images == TrainingImages(first.training_images.keys, complete=False)
 
 
-@pytest.mark.parametrize("source", ["{}/model", "{}@latest", "{}/checkpoints/1"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source", [pytest.param("{}/model", marks=pytest.mark.thorough), "{}@latest", "{}/checkpoints/1"]
+)
 def test_a_run_adds_its_images_to_those_of_its_starting_model(data, trained, tmp_path, source):
     done = run.run_training(config_of(data, "others.json", init__model=source.format(trained)), tmp_path / "second")
     for model in (done.model, f"{tmp_path / 'second'}@latest"):
@@ -97,6 +101,7 @@ def test_an_evaluation_during_training_sees_the_list(data, tmp_path):
     assert [images.keys for images in lists] == [keys_of(data, range(TRAINED))] * 2
 
 
+@pytest.mark.slow
 def test_training_images_of_a_foreign_model_are_unknown(data, tmp_path):
     """The list has at least the images of the run; a model with random parameters has seen none before."""
     save_model(tmp_path / "unknown", tiny_encoder(name="unknown"))

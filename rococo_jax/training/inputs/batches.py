@@ -111,7 +111,7 @@ def make_batches(
 def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
     """Return the order of samples that `data.order` and `data.weights` describe.
 
-    Raises InputError: the weights do not match the sources, or the order is 'shards' for a source without shards.
+    Raises InputError: the weights do not match the sources, or the order is 'shards' with weights or without shards.
     """
     parts, by_shard = source.parts, data.order == "shards"
     in_bucket = next(filter(is_object_storage, split_names(data.images)), None)
@@ -121,11 +121,13 @@ def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int)
         if by_shard and not part.shards:
             expected = "'shuffled' for sources without shards (folders, TFDS)"
             raise InputError("config", "config.data.order", f"'shards' of source {number} of data.images", expected)
-    shards = [part.shards for part in parts] if by_shard else []
     if data.weights:
-        weights, sizes = read_weights(data.weights, len(parts)), list(map(len, parts))
-        return MixtureOrder(sizes, weights, batch_size, seed, shards)
-    return SampleOrder(len(source), batch_size, seed, [size for each in shards for size in each])
+        if by_shard:
+            expected = "no weights, or config.data.order=shuffled"
+            raise InputError("config", "config.data.weights", f"{data.weights} with order 'shards'", expected)
+        return MixtureOrder(list(map(len, parts)), read_weights(data.weights, len(parts)), batch_size, seed)
+    shards = [size for part in parts for size in part.shards] if by_shard else []
+    return SampleOrder(len(source), batch_size, seed, shards)
 
 
 def workers_of(workers: int | str, images: int) -> int:
