@@ -138,7 +138,8 @@ LINES = [WrongLine(*line) for line in (
     ("perturb", "words & np.uint32(0xFFFF)", "words & np.uint32(0xFFF)", "perturb"),
     ("perturb", "lines = np.minimum(first + tap, image.shape[0] - 1)",
      "lines = np.minimum(first + tap, image.shape[0] - 2)", "perturb"),
-    ("perturb", "np.square(complete - vector).sum() / 2", "np.abs(complete - vector).sum() / 2", "perturb"),
+    ("perturb", "np.square(complete - next(embeddings)).sum() / 2",
+     "np.abs(complete - next(embeddings)).sum() / 2", "perturb"),
     # report
     ("report", "root = math.sqrt(max(0.0, spread**2 - effect**2))", "root = spread", "report"),
     ("report", "stored - recomputed) <= _CLOSE", "stored - recomputed) <= 1e9 * _CLOSE", "report"),

@@ -9,7 +9,7 @@ The same images are read from files and from tars. The kinds of input are
     folder, tar  the training input, which also shuffles, selects a caption, tokenises it and collects batches in the
                  main process
     table        the training input on a Parquet table that contains the images
-    ..., draft   the same with `data.decode=draft`
+    ... draft    the same with `data.decode=draft`
     threads      the same on the folder, with threads of one process
     webdataset   that library's reader on the same tar with the same decoding in a torch DataLoader, as in open_clip,
                  without texts; only if it is installed
@@ -255,8 +255,8 @@ def main() -> None:
         tar = sources["tar"]
         by_shards = {"order": SampleOrder(len(tar), arguments.batch_size, 0, tar.shards)}
         kinds = {name: (each, {}) for name, each in sources.items()}
-        kinds |= {f"{name}, draft": (each, {"decode": "draft"}) for name, each in sources.items()}
-        kinds |= {"tar, by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}
+        kinds |= {f"{name} draft": (each, {"decode": "draft"}) for name, each in sources.items()}
+        kinds |= {"tar by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}
         selected = arguments.kinds.split(",") if arguments.kinds else [*kinds, "webdataset"]
         paths = list(sources["folder"].paths)
         size = (arguments.side, arguments.count, arguments.batch_size)

@@ -4,6 +4,7 @@
     python perf/run_all.py --data DATA --only ranking,loss --again
     python perf/run_all.py --device accelerator --minutes 8.5           everything that an accelerator decides
     python perf/run_all.py --device accelerator --toy --out toy.json    tiny sizes, to try it on a CPU
+    python perf/run_all.py --device compiled --peers DIR --seconds 900  programs for TPUs that need not be here
     python perf/run_all.py --list                                       names of the measurements
 
 A measurement that has a result is not run again without `--again`: the same command runs only what is missing, failed
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import measuring
 
@@ -32,8 +34,9 @@ class Measurement:
     """A script of this folder with its arguments.
 
     Attributes:
-        line: the command after `python perf/`. `{data}` is the folder of real data, `{beside}` that of open_clip, and
-            `{b32}`, `{b16}` and `{l14}` are model directories of CLIP's sizes with random weights.
+        line: the command after `python perf/`. `{data}` is the folder of real data, `{beside}` that of open_clip,
+            `{peers}` that of git directories named big_vision and jimm, and `{b32}`, `{b16}` and `{l14}` are model
+            directories of CLIP's sizes with random weights.
         toy_line: the same at a tiny size; by default the measurement has no toy size.
         expected_seconds: time that it usually takes.
         most_seconds: time after which it is stopped; by default the option `--seconds`.
@@ -107,7 +110,44 @@ ON_ACCELERATOR = {
     ),
     "evaluate": Measurement("evaluate_drawn.py {b32} --count 1000", "evaluate_drawn.py {b32} --count 4", 90),
 }
-DEVICES = {"cpu": ON_CPU, "accelerator": ON_ACCELERATOR}
+
+_CORRUPTIONS = ("gaussian_noise", "defocus_blur", "glass_blur", "fog", "elastic_transform", "contrast")
+_FUSION = (
+    "xla_tpu_enable_async_collective_fusion=true,xla_tpu_enable_async_collective_fusion_fuse_all_reduce=true,"
+    "xla_tpu_enable_async_collective_fusion_multiple_steps=true"
+)
+# Programs for chips that need not be here; a compilation takes minutes.
+COMPILED = {
+    "ranks": Measurement("compiled.py ranks"),
+    "mixing": Measurement("compiled.py mixing"),
+    "texts_bfloat16": Measurement("compiled.py texts"),
+    "images_bfloat16": Measurement("compiled.py images"),
+    "influence_bfloat16": Measurement("compiled.py influence"),
+    "step_128": Measurement("compiled.py step"),
+    "gradients_float32": Measurement("compiled.py gradients"),
+    "gradients_bfloat16": Measurement("compiled.py gradients --gradient-dtype bfloat16"),
+    **{f"corruption_{kind}": Measurement(f"compiled.py corruption --kind {kind}") for kind in _CORRUPTIONS},
+    "flags_fusion": Measurement(f"compiled.py step --options xla_enable_async_all_reduce=true,{_FUSION}"),
+    "step_sc_vc_grounding": Measurement("compiled.py step --losses sc,vc,grounding --pairs 64"),
+    "big_vision_128": Measurement("compiled.py big_vision --source {peers}/big_vision"),
+    "step_512": Measurement("compiled.py step --pairs 512"),
+    "images_high": Measurement("compiled.py images --dtype float32"),
+    "texts_high": Measurement("compiled.py texts --dtype float32"),
+    "big_vision_512": Measurement("compiled.py big_vision --pairs 512 --source {peers}/big_vision"),
+    "step_v6e": Measurement("compiled.py step --topology v6e:2x2"),
+    "flags_data_parallel": Measurement(
+        "compiled.py step --options xla_tpu_enable_data_parallel_all_reduce_opt=true,"
+        "xla_tpu_data_parallel_opt_different_sized_ops=true"
+    ),
+    "flags_vmem": Measurement("compiled.py step --options xla_tpu_scoped_vmem_limit_kib=98304"),
+    "step_16_chips": Measurement("compiled.py step --topology v5e:4x4"),
+    "flags_asynchronous": Measurement("compiled.py step --options xla_enable_async_all_reduce=true"),
+    "big_vision_16_chips": Measurement("compiled.py big_vision --topology v5e:4x4 --source {peers}/big_vision"),
+    "big_vision_v6e": Measurement("compiled.py big_vision --topology v6e:2x2 --source {peers}/big_vision"),
+    "jimm_32": Measurement("compiled.py jimm --pairs 32 --source {peers}/jimm"),
+    "step_32_none": Measurement("compiled.py step --pairs 32 --remat none"),
+}
+DEVICES = {"cpu": ON_CPU, "accelerator": ON_ACCELERATOR, "compiled": COMPILED}
 # Patch size, then width, layers and heads of the image tower, width, layers and heads of the text tower, dimensions.
 _CLIP_SIZES = {
     "b32": (32, 768, 12, 12, 512, 12, 8, 512),
@@ -123,10 +163,20 @@ def save_random_clip(size: str, folder: Path) -> None:
     from rococo_jax.checkpoints import save_model
     from rococo_jax.data.preprocessing import Preprocessing
     from rococo_jax.encoders import Encoder, load_model
-    from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
+    from rococo_jax.models import DualEncoder
+
+    tokenizer = load_model("demo:plain").tokenizer
+    model = DualEncoder(clip_spec(size, tokenizer.spec.eos_id), rngs=nnx.Rngs(0))
+    mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+    preprocessing = Preprocessing(shortest_edge=224, crop_size=(224, 224), mean=mean, std=std)
+    save_model(folder, Encoder(model, preprocessing, tokenizer, name=f"random-{size}"))
+
+
+def clip_spec(size: str, eos_id: int) -> Any:
+    """Return the spec of a CLIP of one of the usual sizes."""
+    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
     patch, width, layers, heads, text_width, text_layers, text_heads, dimensions = _CLIP_SIZES[size]
-    tokenizer = load_model("demo:plain").tokenizer
     vision = VisionSpec(
         image_size=224, patch_size=patch, width=width, layers=layers, heads=heads, mlp_width=4 * width,
         activation="quick_gelu", norm_eps=1e-5, class_token=True, patch_bias=False, norm_before_blocks=True,
@@ -135,13 +185,10 @@ def save_random_clip(size: str, folder: Path) -> None:
     text = TextSpec(
         vocabulary_size=49408, context_length=77, width=text_width, layers=text_layers, heads=text_heads,
         mlp_width=4 * text_width, activation="quick_gelu", norm_eps=1e-5, attention="causal", norm_after_blocks=False,
-        pooling="first_eos", eos_id=tokenizer.spec.eos_id,
+        pooling="first_eos", eos_id=eos_id,
     )  # fmt: skip
     head = HeadSpec("linear", dimensions)
-    model = DualEncoder(ModelSpec(vision=vision, text=text, vision_head=head, text_head=head), rngs=nnx.Rngs(0))
-    mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-    preprocessing = Preprocessing(shortest_edge=224, crop_size=(224, 224), mean=mean, std=std)
-    save_model(folder, Encoder(model, preprocessing, tokenizer, name=f"random-{size}"))
+    return ModelSpec(vision=vision, text=text, vision_head=head, text_head=head)
 
 
 def model_paths(line: str, folder: Path, toy: bool) -> dict[str, str]:
@@ -185,7 +232,8 @@ def main() -> None:
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="which list of measurements (default: cpu)")
     parser.add_argument("--data", default="", metavar="DIR", help="real data: coco, towers (for cpu)")
     parser.add_argument("--beside", default="", metavar="DIR", help="where open_clip is installed (`measuring.py`)")
-    parser.add_argument("--out", type=Path, help="default: build/perf.json, or accelerator.json")
+    parser.add_argument("--peers", default="", metavar="DIR", help="git directories big_vision and jimm (for compiled)")
+    parser.add_argument("--out", type=Path, help="default: build/perf.json, accelerator.json, ...")
     parser.add_argument("--only", default="", help="names of measurements, separated by commas")
     parser.add_argument("--again", action="store_true", help="repeat measurements that have a result")
     parser.add_argument("--seconds", type=int, default=300, help="longest time of a measurement (default: 300)")
@@ -209,7 +257,7 @@ def main() -> None:
 
 def run_missing(measurements: Mapping[str, Measurement], names: list[str], arguments: argparse.Namespace) -> None:
     """Run the measurements that have no result yet, and write the file after each."""
-    out = arguments.out or Path("build/perf.json" if arguments.device == "cpu" else "accelerator.json")
+    out = arguments.out or Path("build/perf.json" if arguments.device == "cpu" else f"{arguments.device}.json")
     results = json.loads(out.read_text()) if out.is_file() else {}
     end = time.perf_counter() + 60 * arguments.minutes
     with tempfile.TemporaryDirectory() as folder:
@@ -222,7 +270,7 @@ def run_missing(measurements: Mapping[str, Measurement], names: list[str], argum
                 print(f"{name}: left for the next call ({expected})", flush=True)
                 continue
             line = measurement.toy_line if arguments.toy else measurement.line
-            places = {"data": arguments.data, "beside": arguments.beside}
+            places = {"data": arguments.data, "beside": arguments.beside, "peers": arguments.peers}
             places |= model_paths(line, Path(folder), arguments.toy)
             results[name] = run_measurement(line, places, min(measurement.most_seconds or arguments.seconds, remaining))
             write_json(out, results)

@@ -1,7 +1,7 @@
-"""Write the tables of docs/research/performance.md and perf/README.md from the numbers of `perf/run_all.py`.
+"""Write the tables of docs/research/performance.md, compiled.md and perf/README.md from results of `perf/run_all.py`.
 
     make perf DATA=... BESIDE=...
-    cp build/perf.json docs/performance.json
+    cp build/perf.json docs/performance.json            compiled.json likewise
     python perf/tables.py
 
 A table stands between `<!-- NAME -->` and `<!-- / -->`; NAME is one of TABLES below. A line that has not been measured
@@ -157,6 +157,74 @@ def cold_start(results: Figures) -> str:
     return table(["from a new process", "seconds"], rows)
 
 
+# Programs that compile a training step, as the tables name them.
+_STEPS = {
+    "step_128": "rococo, v5e:2x2, 128 pairs",
+    "big_vision_128": "big_vision, v5e:2x2, 128 pairs",
+    "step_512": "rococo, v5e:2x2, 512 pairs",
+    "big_vision_512": "big_vision, v5e:2x2, 512 pairs",
+    "step_16_chips": "rococo, v5e:4x4, 128 pairs",
+    "big_vision_16_chips": "big_vision, v5e:4x4, 128 pairs",
+    "step_v6e": "rococo, v6e:2x2, 128 pairs",
+    "big_vision_v6e": "big_vision, v6e:2x2, 128 pairs",
+    "flags_asynchronous": "rococo, asynchronous all-reduces requested",
+    "flags_fusion": "rococo, all-reduces fused with products requested",
+    "flags_data_parallel": "rococo, pipelined all-reduces requested",
+    "flags_vmem": "rococo, 96 MiB of on-chip memory requested",
+    "step_32_none": "rococo, v5e:2x2, 32 pairs, nothing recomputed",
+    "jimm_32": "jimm, v5e:2x2, 32 pairs, nothing recomputed",
+}
+_OTHER_PROGRAMS = {
+    "images_high": "images, float32 at `high`",
+    "images_bfloat16": "images, bfloat16",
+    "texts_high": "texts, float32 at `high`",
+    "texts_bfloat16": "texts, bfloat16",
+    "influence_bfloat16": "influence, bfloat16",
+    "ranks": "ranks, 25,000 x 5,000",
+    "mixing": "mixing, 128 images",
+    "corruption_gaussian_noise": "Gaussian noise, 16 images",
+    "corruption_defocus_blur": "defocus blur, 16 images",
+    "corruption_glass_blur": "glass blur, 16 images",
+    "corruption_fog": "fog, 16 images",
+    "corruption_elastic_transform": "elastic transform, 16 images",
+    "corruption_contrast": "contrast, 16 images",
+    "gradients_float32": "sum of gradients, float32",
+    "gradients_bfloat16": "sum of gradients, bfloat16",
+    "step_sc_vc_grounding": "step, SC + VC + grounding, 64 pairs",
+    "step_128": "step, contrastive alone, 128 pairs",
+}
+
+
+def _sent(figures: dict) -> list[str]:
+    """Return the cells of collectives: in loops, outside, and how many of them are asynchronous."""
+    inside, outside = figures["collectives_in_loops"], figures["collectives_outside"]
+    cells = [f"{each['count']}, {each['mb']:,.1f}" for each in (inside, outside)]
+    return [*cells, f"{figures['asynchronous']} of {inside['count'] + outside['count']}"]
+
+
+def compiled_steps(results: Figures) -> str:
+    rows = []
+    for name, each in entries_of(results, *_STEPS):
+        sizes = [f"{each['tflop']:.1f}", f"{each['gb']:.1f}", f"{each['logits_gb']:.1f}"]
+        memory = [f"{each[key]:.2f}" for key in ("temporaries_gb", "peak_gb")]
+        rows.append([_STEPS[name], *sizes, *memory, *_sent(each)])
+    head = ["program", "TFLOP", "GB through memory", "of attention logits", "temporaries, GB", "peak, GB",
+            "collectives in loops, MB a turn", "outside, MB", "asynchronous"]  # fmt: skip
+    return table(head, rows)
+
+
+def compiled_programs(results: Figures) -> str:
+    rows = []
+    for name, each in entries_of(results, *_OTHER_PROGRAMS):
+        others = ", ".join(f"{part} {share:.2f}" for part, share in each["others_of_limit"].items())
+        rows.append([_OTHER_PROGRAMS[name], f"**{each['limit']}**; {others}", f"{each['tflop']:.3g}",
+                     f"{each['vector_gop']:.3g}", f"{each['gb']:.3g}", f"{1000 * each['tflop'] / each['gb']:.0f}",
+                     f"{each['temporaries_gb']:.2f}", _sent(each)[1]])  # fmt: skip
+    head = ["program", "limited by; others beside it", "TFLOP", "vector, Gop", "GB", "FLOP a byte", "temporaries, GB",
+            "collectives, MB"]  # fmt: skip
+    return table(head, rows, left=2)
+
+
 TABLES: dict[str, Callable[[Figures], str]] = {
     "ratios": ratios,
     "machine": machine_table,
@@ -165,6 +233,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "ranking": ranking,
     "loss": loss,
     "cold start": cold_start,
+    "compiled steps": compiled_steps,
+    "compiled programs": compiled_programs,
 }
 
 
@@ -175,15 +245,18 @@ def with_tables(page: str, results: Figures) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figures", type=Path, default=DOCS / "performance.json")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    results = json.loads(arguments.figures.read_text())
-    for path in (DOCS / "research" / "performance.md", Path(__file__).with_name("README.md")):
+    pages = {
+        DOCS / "research" / "performance.md": "performance.json",
+        Path(__file__).with_name("README.md"): "performance.json",
+        DOCS / "research" / "compiled.md": "compiled.json",
+    }
+    for path, figures in pages.items():
         page = path.read_text()
-        updated = with_tables(page, results)
+        updated = with_tables(page, json.loads((DOCS / figures).read_text()))
         if arguments.check and updated != page:
-            sys.exit(f"{path}: found tables of other figures; wanted those of {arguments.figures}")
+            sys.exit(f"{path}: found tables of other figures; wanted those of {DOCS / figures}")
         path.write_text(updated)
 
 

@@ -32,7 +32,7 @@ def find_folder(
 ) -> Path:
     """Return a folder itself, or the snapshot of the hub name `OWNER/NAME[@REVISION]` as `hub_snapshot` does.
 
-    Raises InputError where the source is a file, is named like a file and missing, or is no hub name.
+    Raises InputError if the source is a file, is named like a file and missing, or is no hub name.
     """
     folder = Path(source)
     if folder.is_dir():

@@ -37,9 +37,9 @@ class Header(NamedTuple):
 
 
 def read_header(file: Any, size: int) -> Header:
-    """Return the header at the beginning of a `.npy` file of `size` bytes, and leave the file behind it.
+    """Return the header at the beginning of a `.npy` file of `size` bytes, and leave the file position after it.
 
-    Raises ValueError where it is no array of numbers or texts, or its values are not exactly the rest of the file.
+    Raises ValueError if it is not an array of numbers or texts, or its values are not exactly the rest of the file.
     """
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
@@ -61,10 +61,10 @@ class NpzArrays(dict[str, np.ndarray]):
     """The arrays of a `.npz` file by name, each loaded when it is first looked up.
 
     Args:
-        guard: makes the context in which the file is read, which may turn errors into others.
+        guard: returns a context in which the file is read; it may replace errors.
 
-    Raises ValueError on opening where a member is no array or claims more than the file can hold, and InputError where
-    it is an array of Python objects.
+    Raises ValueError on opening if a member is not an array or claims more than the file can hold, and InputError if it
+    is an array of Python objects.
     """
 
     def __init__(self, path: Path, guard: Callable[[], AbstractContextManager] = contextlib.nullcontext):
@@ -115,7 +115,7 @@ class NpzArrays(dict[str, np.ndarray]):
 
 
 def check_member(member: zipfile.ZipInfo, file_size: int) -> None:
-    """Raise ValueError where a member of an archive of `file_size` bytes claims more than it can hold."""
+    """Raise ValueError if a member of an archive of `file_size` bytes claims more than it can hold."""
     ratios = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _LARGEST_DEFLATE_RATIO}
     if member.compress_type not in ratios:
         raise ValueError(f"the member {member.filename!r}, which is neither stored nor deflated")

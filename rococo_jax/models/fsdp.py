@@ -10,7 +10,7 @@ so that a device computes the gradients of its own rows:
     in the loops over blocks and micro-batches    reduce-scatter over `fsdp` of the gradients of sharded parameters
     after the loops, once                         sum over the copies, and reduce-scatter of what is outside the blocks
 
-Gradients are sent in float32.
+Gradients are sent in float32, or in the second case in the dtype that is requested.
 """
 
 import dataclasses
@@ -112,12 +112,15 @@ def gather_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, 
     }
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def copy_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Array]:
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def copy_parameters(
+    parameters: Mapping[str, Array], mesh: Mesh, gradient_dtype: DTypeLike = jnp.float32
+) -> dict[str, Array]:
     """Return a copy of the parameters for every device, (devices, ...), for towers inside `jax.shard_map`.
 
     Parameters outside the blocks are gathered. Of a parameter of a block that is sharded over `fsdp`, the devices of
-    one position on the axis `data` share a copy: (data, ...). The gradient is the sum over the copies.
+    one position on the axis `data` share a copy: (data, ...). The gradient is the sum over the copies, which are sent
+    and added in `gradient_dtype`.
     """
 
     def copy(path: str, array: Array) -> Array:
@@ -129,17 +132,21 @@ def copy_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Ar
     return {path: copy(path, array) for path, array in gather_parameters(parameters, mesh).items()}
 
 
-def _copy_parameters_forward(parameters: Mapping[str, Array], mesh: Mesh) -> tuple[dict[str, Array], None]:
-    return copy_parameters(parameters, mesh), None
+def _copy_parameters_forward(
+    parameters: Mapping[str, Array], mesh: Mesh, gradient_dtype: DTypeLike
+) -> tuple[dict[str, Array], None]:
+    return copy_parameters(parameters, mesh, gradient_dtype), None
 
 
-def _copy_parameters_backward(mesh: Mesh, _: None, gradients: Mapping[str, Array]) -> tuple[dict[str, Array]]:
-    return (
-        {
-            path: jax.lax.with_sharding_constraint(copies.sum(0), sharding_of(path, copies.shape[1:], mesh))
-            for path, copies in gradients.items()
-        },
-    )
+def _copy_parameters_backward(
+    mesh: Mesh, gradient_dtype: DTypeLike, _: None, gradients: Mapping[str, Array]
+) -> tuple[dict[str, Array]]:
+    def total(path: str, copies: Array) -> Array:
+        # The sum of `jax.numpy` would add in float32, and send that.
+        summed = jax.lax.reduce(copies.astype(gradient_dtype), np.zeros((), gradient_dtype), jax.lax.add, (0,))
+        return jax.lax.with_sharding_constraint(summed, sharding_of(path, summed.shape, mesh)).astype(copies.dtype)
+
+    return ({path: total(path, copies) for path, copies in gradients.items()},)
 
 
 copy_parameters.defvjp(_copy_parameters_forward, _copy_parameters_backward)

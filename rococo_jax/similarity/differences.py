@@ -189,18 +189,22 @@ def count_pairs(
     slot = np.arange(len(pair)) - first_entry[pair]
     pairs_with_own = np.flatnonzero(own_counts)
 
+    def block_of(pairs: np.ndarray) -> tuple[slice, tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
+        """Return entries of the pairs, their slots and columns in the block, its padded pairs and their own queries."""
+        entries = slice(first_entry[pairs[0]], first_entry[pairs[-1]] + own_counts[pairs[-1]])
+        places = slot[entries], np.searchsorted(pairs, pair[entries])
+        padded_pairs = np.pad(pairs, (0, block_size - len(pairs)), mode="edge")
+        own_queries = np.zeros((own_counts.max(), block_size), int)
+        own_queries[places] = query[entries]
+        return entries, places, padded_pairs, own_queries
+
     difference = np.empty(len(pair), precision)
     preferring, below = np.empty(len(pair), int), np.empty(len(pair), int)
     with progress("comparing originals with altered items", len(pairs_with_own), "pairs") as advance:
         for start in range(0, len(pairs_with_own), block_size):
             pairs = pairs_with_own[start : start + block_size]
-            entries = slice(first_entry[pairs[0]], first_entry[pairs[-1]] + own_counts[pairs[-1]])
-            row, column = slot[entries], np.searchsorted(pairs, pair[entries])
-            padded_pairs = np.pad(pairs, (0, block_size - len(pairs)), mode="edge")
-            own_queries = np.zeros((own_counts.max(), block_size), int)
-            own_queries[row, column] = query[entries]
+            entries, (row, column), padded_pairs, own_queries = block_of(pairs)
             related = np.stack([pair_group[padded_pairs], second_group[padded_pairs]])
-
             own_differences, twice_below = count(padded_pairs, own_queries, related)
             # -0.0 equals 0.0; adding 0 makes their bits the same.
             difference[entries] = own_differences[row, column] + 0

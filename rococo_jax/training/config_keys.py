@@ -95,6 +95,12 @@ def all_keys() -> dict[str, Any]:
             "float32.",
             one_of("float32", "bfloat16"),
         ),
+        "gradient_dtype": Key(
+            "float32",
+            "Dtype in which devices send their gradients to be summed, `float32` or `bfloat16`. `bfloat16` halves what "
+            "is sent; every addition rounds to 8 bits.",
+            one_of("float32", "bfloat16"),
+        ),
         "remat": _free_key(
             "none",
             "What the backward pass of a block recomputes instead of storing it: `none`, `dots` (all but products with "

@@ -1,4 +1,4 @@
-"""What keys of a training config need to have an effect (`config_fields.Need`)."""
+"""Conditions under which keys of a training config have an effect (`config_fields.Need`)."""
 
 import dataclasses
 

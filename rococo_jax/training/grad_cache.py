@@ -16,13 +16,13 @@ price is 1 - 1/P of a forward pass. The paper also recomputes the first micro-ba
 because one micro-batch is stored at a time anyway.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.fsdp import copy_parameters
@@ -46,6 +46,7 @@ def loss_and_gradients(
     *,
     micro_batches: int = 1,
     mesh: Mesh | None = None,
+    gradient_dtype: DTypeLike = jnp.float32,
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
     """Compute the loss, the values of its terms, and the gradient with respect to `parameters`.
 
@@ -56,8 +57,9 @@ def loss_and_gradients(
         rows: tower inputs of the global batch, a pytree.
         micro_batches: number of micro-batches; each has rows of every device.
         mesh: devices that share the rows.
+        gradient_dtype: dtype in which devices send their gradients to be summed.
     """
-    copy = dict if mesh is None else functools.partial(copy_parameters, mesh=mesh)
+    copy = dict if mesh is None else lambda parameters: copy_parameters(parameters, mesh, gradient_dtype)
     if micro_batches == 1:
         return _in_one_pass(lambda parameters, rows: embed(copy(parameters), rows), loss, parameters, rows)
 

@@ -70,6 +70,7 @@ def make_step(
             batch.for_towers(fields),
             micro_batches=config.micro_batches,
             mesh=mesh,
+            gradient_dtype=jnp.dtype(config.gradient_dtype),
         )
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
@@ -183,25 +184,6 @@ def host_batch_shapes(
 
     Without `preprocessing`, images are squares of the tower's size.
     """
-    is_cached = bool(cached_sides(config))
-    # Mixed images are made on the device, unless they are cached features.
-    fields = [field for field in shapes_per_pair(config) if is_cached or field.tower == "text"]
-    batch = _zero_batch(config, spec, text_length, preprocessing, fields)
-    needs_resized_view = any(each.resized_view(config) for each in active_makers(config.losses))
-    if needs_resized_view and not is_cached:
-        pixels = batch.images.pixels
-        batch = dataclasses.replace(batch, images=Images(pixels, resized=pixels))
-    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
-
-
-def _zero_batch(
-    config: ConfigDict,
-    spec: ModelSpec,
-    text_length: int,
-    preprocessing: Preprocessing | None,
-    fields: Sequence[Field],
-) -> Batch:
-    """Return a batch of zeros with the pairs and these fields."""
     cached = cached_sides(config)
 
     def zeros(item_shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -218,11 +200,14 @@ def _zero_batch(
         return Texts(zeros((*items, text_length), np.int32), zeros((*items, text_length), np.bool_))
 
     batch = Batch(images(), texts(), zeros((), np.int32), {}, {})
-    for field in fields:
-        items = shapes_per_pair(config)[field]
-        content = images(*items) if field.tower == "vision" else texts(*items)
-        batch = batch.with_field(field, content, zeros(items, np.bool_))
-    return batch
+    for field, items in shapes_per_pair(config).items():
+        # Mixed images are made on the device, unless they are cached features.
+        if cached or field.tower == "text":
+            content = images(*items) if field.tower == "vision" else texts(*items)
+            batch = batch.with_field(field, content, zeros(items, np.bool_))
+    if not cached and any(each.resized_view(config) for each in active_makers(config.losses)):
+        batch = dataclasses.replace(batch, images=dataclasses.replace(batch.images, resized=batch.images.pixels))
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
 
 
 def _with_shardings(shapes: Any, shardings: Any) -> Any:

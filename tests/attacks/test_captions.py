@@ -71,6 +71,7 @@ def test_exhaustive_search_finds_the_smallest_change_of_a_search_by_hand(model, 
         assert certificate(record, 2) == ("broken" if record["smallest"] else "proved")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["exhaustive", "beam", "greedy"])
 def test_a_larger_budget_finds_what_a_smaller_one_finds(attack, search):
     smallest = [None] * len(ITEMS)
@@ -100,6 +101,7 @@ def test_the_first_witness_has_the_size_of_the_best_one_and_needs_fewer_tries(at
     assert search == "greedy" or tried[0] < 0.8 * tried[1]
 
 
+@pytest.mark.slow
 def test_beam_is_exhaustive_for_one_change_and_finds_the_others(model, attack):
     both = (attack(model, attack_of(search=name), out=name).records["words"] for name in ("exhaustive", "beam"))
     exhaustive, beam = both
@@ -142,6 +144,7 @@ def test_a_constant_model_survives_nothing(attack, goal):
     assert result["values"]["survival_1"] == 0 and result["values"]["fr1_1"] == 100
 
 
+@pytest.mark.slow
 def test_a_scorer_of_pairs_is_attacked_as_the_encoder_with_the_same_similarities(attack):
     by_pairs = attack(Pairs(), attack_of(), out="pairs").records["words"]
     by_vectors = attack(Words(), attack_of(), out="vectors").records["words"]

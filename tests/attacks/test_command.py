@@ -57,6 +57,7 @@ def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
     assert one["results"]["words"]["values"]["r1"] == two["results"]["words"]["values"]["r1"]
 
 
+@pytest.mark.slow
 def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, tmp_path, expect_refusal):
     for label, numbers in {"cat": (0, 3), "race_car": (1, 2), "tree": (4,)}.items():
         folder = tmp_path / "data/classes/images" / label

@@ -136,6 +136,7 @@ def test_success_is_monotone_in_radius_steps_and_restarts(run, norm):
     assert fooled[*RUNS[-1], radii[1]]
 
 
+@pytest.mark.slow
 def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
     records, images = run((2 / 255, 8 / 255), steps=10)
     attacker = PixelAttacker(model, ITEMS, paths, PixelAttack((8 / 255,)))
@@ -148,7 +149,8 @@ def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
             assert (record["smallest"] is not None) == (margin >= 0)
 
 
-@pytest.mark.parametrize("loss", ["ce", "dlr"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [pytest.param("ce", marks=pytest.mark.thorough), "dlr"])
 def test_other_losses_fool_as_well(run, loss):
     by_loss, by_margin = (run((8 / 255,), steps=10, loss=name)[0] for name in (loss, "margin"))
     right = sum(record["right"] for record in by_margin)
@@ -156,6 +158,7 @@ def test_other_losses_fool_as_well(run, loss):
     assert fooled[0] >= fooled[1] - 1 and fooled[1] >= right - 1
 
 
+@pytest.mark.slow
 def test_a_killed_attack_resumes_with_the_same_bytes(model, paths, tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.attacks.pixel_attack._CPU_IMAGES", 2)
     attacked: list[str] = []

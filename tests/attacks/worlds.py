@@ -98,6 +98,13 @@ def vector_of_word(word: str, width: int) -> np.ndarray:
     return np.random.default_rng([ord(letter) for letter in word]).normal(size=width)
 
 
+@functools.cache
+def numbers_of_images(count: int) -> dict[bytes, int]:
+    """Return the number of each image that `draw` makes, by its pixels."""
+    drawn = (draw_scene(make_scene("test", 3, number), size=96, fineness=1) for number in range(count))
+    return {np.asarray(image.convert("RGB")).tobytes(): number for number, image in enumerate(drawn)}
+
+
 class Words:
     """A bag-of-words encoder: a fixed random vector for each word; images are the vectors of their first caption."""
 
@@ -127,8 +134,7 @@ class Words:
         return np.stack([self.text(self.first[number]) for number in numbers]).astype(np.float32)
 
     def numbers(self) -> dict[bytes, int]:
-        drawn = (draw_scene(make_scene("test", 3, number), size=96, fineness=1) for number in range(len(self.first)))
-        return {np.asarray(image.convert("RGB")).tobytes(): number for number, image in enumerate(drawn)}
+        return numbers_of_images(len(self.first))
 
 
 class IgnoresThirdWord(Words):

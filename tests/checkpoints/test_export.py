@@ -122,6 +122,7 @@ def test_the_head_of_a_sentence_tower_becomes_a_dense_module_and_comes_back(bias
     assert_same_model(read_model(tmp_path / "out"), encoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["vit_quick_gelu", "vit_gelu", "vit_options", "resnet_quick_gelu"])
 def test_open_clip_folders_come_back_the_same(case, tmp_path):
     folder = open_clip_folder(case, tmp_path / "theirs")

@@ -91,6 +91,7 @@ def folder(tmp_path):
     return tmp_path / "theirs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "keys"),
     [
@@ -133,6 +134,7 @@ def test_auto_processor_prepares_images_and_texts_of_an_export(make, folder, tmp
     hf.assert_same_vectors(encoder.encode_text(TEXTS), outputs.text_embeds)
 
 
+@pytest.mark.slow
 def test_a_sentencepiece_siglip_is_read_the_same_after_it_was_written(folder, tmp_path):
     """Not every float that `tokenizers` writes for a score is read back as the same float."""
     sentencepiece_siglip(folder)

@@ -61,6 +61,7 @@ def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
     hf.assert_same_vectors(read_towers(tmp_path / "out").encode_image(pixels), expected)
 
 
+@pytest.mark.slow
 def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
     encoder = read_towers(open_clip_folder("resnet_quick_gelu", tmp_path / "rn"), image_size=96)
     expected = encoder.encode_image(random_pixels(96))

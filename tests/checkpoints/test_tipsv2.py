@@ -35,6 +35,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["two class tokens", "gated, three registers", pytest.param("no register", marks=pytest.mark.thorough)]
 )

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of

@@ -77,6 +77,7 @@ def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data
     assert lines[0] != {**lines[1], "step": 1}  # two steps, two models
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_parameters(data, small_shards):
     keys = default_config().eval
     keys.data, keys.benchmarks, keys.templates = str(data), BENCHMARKS, "1"

@@ -128,6 +128,7 @@ def test_every_pair_is_in_a_parquet_file_that_gives_the_figures(evaluated):
     assert not {"preference", "blind"} & set(results["tasks"]["image_to_text"]["clean"])
 
 
+@pytest.mark.slow
 def test_a_finished_run_without_pairs_gets_them_from_the_cache(model, benchmark, evaluated, tmp_path, monkeypatch):
     def no_tower(*_):
         raise AssertionError("embedded again")

@@ -92,6 +92,7 @@ def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blam
     assert (said.out + said.err).count("texts are longer than the model's 6 tokens") == 1
 
 
+@pytest.mark.slow
 def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
     folders = write(tmp_path, SHORT)
     for number in range(IMAGES - 1):
@@ -102,6 +103,7 @@ def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
     assert len(chance) == 2 and all("(8.33): most images are the same files; its drops" in note for note in chance)
 
 
+@pytest.mark.slow
 def test_images_with_an_exif_turn_are_noted_once(tmp_path):
     folders, exif = write(tmp_path, SHORT), Image.Exif()
     exif[0x0112] = 6

@@ -64,6 +64,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(models, data, tmp_path, compiled):
     jax.clear_caches()  # of what other tests compiled
     run_all([models / "m0"], data, tmp_path / "first")
@@ -130,6 +131,7 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_how_muc
     assert events == {"started": 2, "evaluated": 3, "kept": 3, "failed": 2}
 
 
+@pytest.mark.slow
 def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tmp_path, capsys):
     words = command(data, tmp_path, f"{models}/m*", "--tasks", "image_to_text")
     assert main([*words, "--shard", "1/2", "--precision", "float32", "--batch-size", "16"]) == 0

@@ -109,6 +109,7 @@ def hashed_file(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_scores_are_ranked_in_float64_also_from_the_cache(coco, tmp_path):
     ranks = {"r1", "r5", "fr1", "median_rank", "mean_rank"}
     expected = {key: value for key, value in figures(evaluate(Cosines(), **coco)).items() if key[2] in ranks}
@@ -357,6 +358,7 @@ class Stops(Cosines):
         return super().score_pairs(images, texts)
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp_path, monkeypatch):
     monkeypatch.setattr(ScoresPairs, "images_at_once", 2)
     run = functools.partial(evaluate, **coco, **RANKS)

@@ -276,6 +276,7 @@ def test_something_else_is_refused_with_the_field_and_nothing_is_changed(folder,
     assert str(error.value.source) == str(out.out / "results.json") and out.files == before
 
 
+@pytest.mark.slow
 def test_a_limit_that_leaves_nothing_out_is_no_other_request(folder):
     out = folder("out")
     out.evaluate(**CIFAR)
@@ -316,6 +317,7 @@ def test_a_model_with_another_list_of_training_images_is_another_model(folder, w
         out.evaluate(source=model, **ROCOCO)
 
 
+@pytest.mark.slow
 def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, capsys):
     command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
     assert main(command) == 0
@@ -325,6 +327,7 @@ def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, cap
     assert json.loads((tmp_path / "out" / "results.json").read_text())["model"] == "tiny"
 
 
+@pytest.mark.slow
 def test_comparable_does_not_depend_on_how_much_was_requested(folder, world, monkeypatch):
     monkeypatch.chdir(world)
     few, many = folder("few"), folder("many")
@@ -365,6 +368,7 @@ class Marked(Unmarked):
         return "a mark"
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_is_there_is_not_scored_again_without_a_cache(folder):
     out, fresh, model = folder("out"), folder("fresh"), Marked()
     out.evaluate(source=model, cache=None, **ROCOCO)
@@ -523,6 +527,7 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
     assert refused_reports > 0
 
 
+@pytest.mark.slow
 def test_other_versions_are_recorded_and_keep_results(folder, monkeypatch):
     out, whole = folder("out"), folder("whole")
     with monkeypatch.context() as earlier:
@@ -612,6 +617,7 @@ def test_a_model_that_may_have_seen_the_images_is_refused_although_its_results_a
     assert "training images: found not known" in refusal(*command, "--require-clean")
 
 
+@pytest.mark.slow
 def test_one_model_and_a_list_of_models_are_not_mixed_in_a_folder(world, tmp_path, refusal):
     one, other = f"first={world}/m0/tiny", f"second={world}/m1/tiny"
     options = ["--data", world / "data", "--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges"]

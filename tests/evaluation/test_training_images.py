@@ -149,6 +149,7 @@ def test_a_run_is_refused_on_its_images_alone(source, data, names, tmp_path, cap
     assert "1 of the 8 images of sugarcrepe" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trained_model_keeps_the_images_that_its_start_had_seen(data, names, tmp_path):
     """Residual heads make a new encoder, which must not forget them."""
     before = TrainingImages(frozenset({"0" * 16}))

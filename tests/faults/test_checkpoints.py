@@ -5,6 +5,7 @@ import shutil
 import zipfile
 
 import numpy as np
+import pytest
 
 from tests.support.faults import Fault, each_of, edited, with_value, written
 
@@ -124,6 +125,7 @@ OWN = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @each_of([*FOREIGN, *OWN])
 def test_checkpoints(fault, world, capsys):
     fault.check(world, capsys)

@@ -57,6 +57,7 @@ def _open_choices(name: str, folder: Path) -> None:
         list(images.read(range(len(images))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_changed_values_of_a_benchmark(name, tmp_path_factory):
     form, folder = FORMS[name], tmp_path_factory.mktemp(name)

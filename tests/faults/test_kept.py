@@ -141,6 +141,7 @@ KEPT = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @each_of([*CACHE, *KEPT])
 def test_kept(fault, world, capsys):
     fault.check(world, capsys)

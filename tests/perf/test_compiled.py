@@ -1,4 +1,4 @@
-"""`perf/compiled.py` counts a program by hand: loops, arrays on the chip, slices, and products as a TPU writes them."""
+"""`perf/program_costs.py` counts a program by hand: loops, arrays on the chip, slices, and products of TPUs."""
 
 import importlib
 
@@ -52,14 +52,14 @@ ENTRY %main (first: f32[8,8], stack: f32[12,8,8], q: bf16[4,16,32], k: bf16[4,24
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def program_costs():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(CHECKOUT / "perf")
-        yield importlib.import_module("compiled")
+        yield importlib.import_module("program_costs")
 
 
-def test_a_program_is_counted_as_by_hand(compiled):
-    costs, turns, array = compiled.Costs(PROGRAM), 6, 4 * 8 * 8
+def test_a_program_is_counted_as_by_hand(program_costs):
+    costs, turns, array = program_costs.Costs(PROGRAM), 6, 4 * 8 * 8
     # The batch of attention is the window of a convolution, of which one position a row is no hole.
     assert costs.flops == turns * 2 * 8**3 + 2 * 4 * 16 * 24 * 32
     # A turn copies a slice into memory on the chip (array and counter), reads x and writes y, and adds to the counter.

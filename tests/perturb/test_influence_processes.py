@@ -50,6 +50,7 @@ def tiny():
     return tiny_encoder()
 
 
+@pytest.mark.slow
 def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
     """Prefixes are not shared here: the captions beside it would decide how a caption's tokens are added up."""
     more = {"street": "", "kitchen": "and a cat ", "park": "and a cat and a cat "}

@@ -67,6 +67,7 @@ def test_partners_are_a_permutation_within_groups_and_no_image_is_its_own_partne
             np.testing.assert_array_equal(partners // group, np.arange(16) // group)
 
 
+@pytest.mark.slow
 def test_what_an_image_draws_does_not_depend_on_the_batch_around_it():
     ids, ratio, key = jnp.arange(64), jnp.linspace(0.2, 0.9, 64), jax.random.key(2)
     boxes = draw_boxes(key, ids, ratio, 100, 80)

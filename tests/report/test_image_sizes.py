@@ -121,6 +121,7 @@ def test_a_study_over_models_refuses_two_sizes_of_one(world, tmp_path, expect_re
     assert [path.name for path in tmp_path.iterdir()] == ["factors.csv"]
 
 
+@pytest.mark.slow
 def test_models_that_cannot_change_their_size_are_refused_in_one_line(world, tmp_path, expect_refusal):
     start = command(world, "one")
     expect_refusal(f"{start} --image-size 24,4 --out {tmp_path}/a", "image size: pixels: found 4; wanted at least 8")

@@ -151,6 +151,7 @@ def test_every_format_has_the_same_numbers(runs, frame, tmp_path, capsys):
             assert f"{row[HEADLINE]:.1f}" in text and "(simultaneous 95 % interval)" in text.replace("\\%", "%")
 
 
+@pytest.mark.slow
 def test_people_are_a_row_that_is_neither_ranked_nor_in_files(tmp_path, capsys):
     for name, right in (("a", 8), ("b", 20), ("c", 21)):
         counts = dict.fromkeys(("Object", "Relation", "Both"), right)

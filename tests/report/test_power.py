@@ -38,13 +38,16 @@ def found_share(images, gains, discordance):
     return np.mean([each.p_corrected < 0.05 for each in results])
 
 
-@pytest.mark.parametrize(("rate", "discordance", "effect"), [(50, 40, 12), (90, 12, 3)])
+@pytest.mark.parametrize(
+    ("rate", "discordance", "effect"), [(50, 40, 12), pytest.param(90, 12, 3, marks=pytest.mark.thorough)]
+)
 def test_the_printed_number_of_images_finds_the_effect_in_80_percent_of_samples(capsys, rate, discordance, effect):
     first, *_ = power(capsys, "--rate", rate, "--discordance", discordance, "--effect", effect)
     images = int(re.match(r"images needed: ([\d,]+) ", first)[1].replace(",", ""))
     assert 0.75 <= found_share(images, np.array([effect / 100]), discordance / 100) <= 0.85
 
 
+@pytest.mark.thorough
 def test_the_number_for_a_corrected_test_finds_the_effect_in_80_percent_of_samples():
     tests, effect = 10, 12.0
     pilot = paired_differences(shares_of_two(np.random.default_rng(1), 300, np.zeros(tests), 0.4))[0]["r1"]

@@ -208,6 +208,7 @@ def evaluated(tmp_path) -> tuple[Path, Path]:
     return tmp_path / "out", tmp_path / "cache"
 
 
+@pytest.mark.slow
 def test_rows_and_numbers_are_computed_again_from_stored_embeddings(evaluated, capsys, refusal):
     out, cache = evaluated
     words = ["verify", str(out), "--embeddings", "--cache", str(cache)]

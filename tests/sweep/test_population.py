@@ -20,6 +20,7 @@ def plan_of(name):
     return make_plan(ABLATIONS / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in ABLATIONS.glob("*.py")))
 def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
     plan = plan_of(name)

@@ -113,6 +113,7 @@ def program_of_gradients(name: str, parts: int):
 PROGRAMS = [pytest.param(name, 1, marks=[pytest.mark.thorough] * (place % 2)) for place, name in enumerate(SPECS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parts"), [*PROGRAMS, ("image, clip", PARTS)])
 def test_no_gradient_of_a_parameter_is_a_sum_over_rows_in_bfloat16(name, parts):
     program, paths = program_of_gradients(name, parts)

@@ -82,6 +82,7 @@ def on_device(monkeypatch):
     del of_other_tests  # held until here, so that no new array takes their places
 
 
+@pytest.mark.slow
 def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_device, tmp_path, capsys):
     starts = []
     for name in ("first", "second"):

@@ -157,6 +157,7 @@ def test_another_number_of_devices_resumes_with_the_same_losses_and_stores_one_s
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_sigterm_and_ctrl_c_save_and_the_run_resumes_with_the_same_bits(data, whole_run, tmp_path, monkeypatch, capfd):
     config, workdir = config_of(data, "checkpoint.every=100"), tmp_path / "run"
 

@@ -182,3 +182,37 @@ def test_a_new_model_is_made_in_shards_with_the_values_of_one_that_is_made_whole
     assert heads.keys() == {path for path in whole if path.startswith("text_head.")}
     for path, array in heads.items():
         np.testing.assert_array_equal(array, whole[path])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_sent_in_the_requested_dtype(dtype):
+    """A CPU adds in float32 what is sent in bfloat16, so the program is read before it is compiled."""
+    config, mesh = make_config(gradient_dtype=dtype, **PAIRS_ALONE), mesh_of(2)
+    spec = tiny_spec()
+    program = lower_step(config, spec, tiny_encoder().preprocessing, mesh, TOKENS).as_text()
+    summed = re.findall(
+        r"stablehlo.reduce.*applies stablehlo.add across dimensions = \[0\] : \(tensor<2x(.*?)>", program
+    )
+    short = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+    shapes = [
+        "x".join([*map(str, shape), short]) for path, shape in parameter_shapes(spec).items() if "logit" not in path
+    ]
+    assert sorted(each for each in summed if each in shapes) == sorted(shapes)
+
+
+def test_gradients_sent_in_bfloat16_differ_from_the_sum_by_the_rounding_of_each_addition():
+    devices = 8
+    mesh, copies = mesh_of(devices), np.random.default_rng(0).normal(size=(devices, 64, 32)).astype(np.float32)
+
+    def total(dtype):
+        _, backward = jax.vjp(
+            lambda parameters: fsdp.copy_parameters(parameters, mesh, dtype), {"w": jnp.asarray(copies[0])}
+        )
+        return np.asarray(backward({"w": jnp.asarray(copies)})[0]["w"], np.float64)
+
+    exact, magnitude = copies.sum(0, dtype=np.float64), np.abs(copies).sum(0, dtype=np.float64)
+    np.testing.assert_allclose(total("float32"), exact, atol=1e-5)
+    error = np.abs(total("bfloat16") - exact)
+    # Every copy is rounded once, and every sum of copies; bfloat16 rounds by at most 2^-9 of a value.
+    assert (error <= devices * 2**-9 * magnitude).all()
+    assert error.max() > 2**-9

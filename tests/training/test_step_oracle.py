@@ -68,6 +68,7 @@ def told_apart(case: Case, key: str, value: object, last: int) -> bool:
     return max(errors.values()) > 20 * TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", STEP_KEYS)
 def test_two_values_of_a_key_give_two_results_each_the_expected_one(key):
     values = {name: case.leaves()[key] for name, case in CASES.items()}

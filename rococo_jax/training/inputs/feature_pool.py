@@ -212,7 +212,7 @@ class ReadFeatures:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the order of the data, as JSON values."""
+        """Settings and hashes that decide the order of the data, as JSON values."""
         return {**self.order.identity, **self.features.identity}
 
     def __call__(self, step: int) -> Chunk:

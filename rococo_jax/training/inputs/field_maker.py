@@ -77,7 +77,7 @@ class Pool:
 
 
 class FieldMaker:
-    """Makes fields that losses read. A maker overrides the methods it needs.
+    """Interface of a maker of fields. A maker overrides the methods it needs.
 
     Attributes:
         fields: the fields that it makes.
