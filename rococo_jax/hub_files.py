@@ -19,9 +19,8 @@ _FILE_SUFFIXES = frozenset(
     ".model .parquet .arrow".split()
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 MODEL_WANTED = "a model directory, a checkpoint's folder or file, or a hub name such as openai/clip-vit-base-patch32"
-REVISION = "a branch, a tag, or a commit of at least 7 digits"
+REVISION = "a branch, a tag, or a commit of 40 digits"
 
 
 def find_folder(
@@ -63,7 +62,7 @@ def hub_snapshot(
 
     Args:
         source, field, expected: arguments of `InputError`.
-        revision: a branch, tag or commit, which may be shortened; the default branch by default.
+        revision: a branch, tag or commit; the default branch by default.
         required: patterns of which a cached copy must have one where the hub does not answer. Without this check a copy
             that a cut download left incomplete would look like a repository without these files.
 
@@ -82,8 +81,6 @@ def hub_snapshot(
 
     set_verbosity_error()  # the error below replaces the messages of its retries
     try:
-        if revision is not None and _SHORT_COMMIT.fullmatch(revision):
-            revision = _find_commit(name, revision)
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except Exception as error:  # no network, no such name or revision, no right to read it
         if isinstance(error, RevisionNotFoundError):
@@ -126,23 +123,3 @@ def _missing_files(folder: Path, required: Sequence[str]) -> str:
         if absent := sorted({*beside} - names):
             return absent[0]
     return ""
-
-
-def _find_commit(name: str, revision: str) -> str:
-    """Return the commit of a shortened one, or of a branch or tag that looks like one: the hub's, else the cache's."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.file_download import repo_folder_name
-
-    api = HfApi()
-    try:
-        return str(api.repo_info(name, revision=revision).sha)
-    except HfHubHTTPError as error:
-        commits, failure = {str(commit.commit_id) for commit in api.list_repo_commits(name)}, error
-    except Exception as error:  # no network
-        snapshots = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "snapshots"
-        commits, failure = {path.name for path in snapshots.glob("*")}, error
-    matches = [commit for commit in commits if commit.startswith(revision)]
-    if len(matches) != 1:
-        raise failure
-    return matches[0]

@@ -1,9 +1,9 @@
 """Read captions in any form: `CAPTION_FORMS` is the list of the forms, and the only place that names them all.
 
-captions.json                 Karpathy's form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_json`)
+captions.json                 Karpathy's form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_rows`)
 captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); also Flickr's captions.txt,
                               NAME.token.txt and results.csv
-captions.parquet, .arrow      the same, also .feather; images may be inside (`table_images`)
+captions.parquet, .arrow      the same; images may be inside (`table_images`)
 mine.csv?image=a&caption=b    columns with unusual names; dataset_coco.json?split=test, train+restval or all
 a folder                      with metadata.csv, .jsonl or .parquet, with Parquet files, or NAME.txt beside NAME.jpg
 photos?text_files=whole       NAME.txt is one caption of several lines or paragraphs, instead of one caption per line
@@ -11,19 +11,23 @@ hf:NAME?split=test            a data set of the `datasets` library, or a folder 
 """
 
 import dataclasses
+import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, get_args
 
-from rococo_jax.data.caption_json import is_one_value, open_json
-from rococo_jax.data.caption_rows import table_rows
-from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns, refuse_columns
+from rococo_jax.data.caption_rows import is_one_value, open_json, open_text_table
+from rococo_jax.data.caption_tables import (
+    CaptionsFile,
+    check_split_choice,
+    parse_columns,
+    refuse_columns,
+)
 from rococo_jax.data.captions import CaptionedImage, caption_lines
-from rococo_jax.data.image_files import image_names, is_hidden, list_images
+from rococo_jax.data.image_files import image_names, is_saved_dataset, list_images, parquet_files
 from rococo_jax.data.read_options import ReadOptions, TextFiles
-from rococo_jax.data.table_splits import USUAL_SPLITS
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, find_file, read_text
@@ -79,14 +83,12 @@ def _open_with_options(source: str, options: ReadOptions) -> CaptionsFile:
     """Read `NAME?split=test&image=photo`, whose options win over those of the command."""
     name, _, query = source.partition("?")
     values = dict(part.partition("=")[::2] for part in query.replace("&", ",").split(","))
-    split = values.pop("split", options.split_in_name)
+    split = values.pop("split", options.split)
     text_files = values.pop("text_files", options.text_files)
     if text_files not in get_args(TextFiles):
         raise InputError(name, "text_files", repr(text_files), " or ".join(get_args(TextFiles)))
     columns = {**options.requested_columns, **parse_columns(",".join(map("=".join, values.items())))}
-    return open_captions(
-        name, dataclasses.replace(options, columns=columns, split_in_name=split, text_files=text_files)
-    )
+    return open_captions(name, dataclasses.replace(options, columns=columns, split=split, text_files=text_files))
 
 
 # Data sets of the `datasets` library
@@ -97,17 +99,16 @@ def _is_hub_name(source: str) -> bool:
 
 
 def _is_saved_dataset(source: str) -> bool:
-    if not Path(source).is_dir():
-        return False
-    from rococo_jax.data.table_images import is_saved_dataset
-
     return is_saved_dataset(Path(source))
 
 
-def _open_dataset(source: str, options: ReadOptions) -> CaptionsFile:
-    from rococo_jax.data.table_images import open_dataset
+def _open_with(name: str) -> Callable[[str, ReadOptions], CaptionsFile]:
+    """Return a function of `table_images`, which takes as long to import as all other forms."""
 
-    return open_dataset(source, options)
+    def open_tables(source: str, options: ReadOptions) -> CaptionsFile:
+        return getattr(importlib.import_module("rococo_jax.data.table_images"), name)(source, options)
+
+    return open_tables
 
 
 # Folders
@@ -126,9 +127,7 @@ def _open_metadata(source: str, options: ReadOptions) -> CaptionsFile:
     if others := [name for name in _METADATA if name != metadata.name and find_file(folder, [name])]:
         remarks += f", {' and '.join(others)} beside it not read"
     named = {PurePosixPath(item.image).as_posix() for item in file.items}
-    unnamed = (
-        [] if options.row_split or file.image_files else [name for name in image_names(folder) if name not in named]
-    )
+    unnamed = [] if options.split or file.image_files else [name for name in image_names(folder) if name not in named]
     if unnamed and len(unnamed) < len(image_names(folder)):
         remarks += (
             f", {len(unnamed):,} images of the folder that it does not name left out; the first is {unnamed[0]!r}"
@@ -137,33 +136,7 @@ def _open_metadata(source: str, options: ReadOptions) -> CaptionsFile:
 
 
 def _has_parquet_files(source: str) -> bool:
-    return Path(source).is_dir() and bool(_parquet_files(Path(source)))
-
-
-def _open_parquet_folder(source: str, options: ReadOptions) -> CaptionsFile:
-    return _open_parquet_files(source, _parquet_files(Path(source)), options)
-
-
-def _parquet_files(folder: Path) -> list[Path]:
-    """Return the Parquet files of a folder, or those below it if the folder itself has neither these nor images.
-
-    A snapshot of a data set of the hub has them in `data/`, in a folder for each configuration, or in one for each
-    split.
-
-    Raises InputError: they lie in several folders that are not splits.
-    """
-    files = sorted(path for path in folder.iterdir() if file_suffix(path) == ".parquet" and not is_hidden(path.name))
-    if files or image_names(folder):
-        return files
-    below = sorted(path for path in folder.rglob("*") if file_suffix(path) == ".parquet" and path.is_file())
-    below = [path for path in below if not is_hidden(path.relative_to(folder).as_posix())]
-    folders = list(dict.fromkeys(path.parent.relative_to(folder).as_posix() for path in below))
-    has_one_parent = len({path.parent.parent for path in below}) == 1
-    are_splits = has_one_parent and {PurePosixPath(each).name for each in folders} <= {*USUAL_SPLITS}
-    if len(folders) > 1 and not are_splits:
-        problem = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
-        raise InputError(folder, "captions", problem, f"one of them, as {folder / folders[0]}")
-    return below
+    return Path(source).is_dir() and bool(parquet_files(Path(source)))
 
 
 def _is_folder(source: str) -> bool:
@@ -186,7 +159,7 @@ def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
             "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg; or its captions file named"
         )
         raise InputError(folder, "captions", problem, expected)
-    check_split_choice(folder, options.row_split, {})
+    check_split_choice(folder, options.split, {})
     refuse_columns(folder, options.requested_columns, "none: NAME.txt has no columns")
     items = tuple(CaptionedImage(name, _captions_of(path, options.text_files)) for name, path in texts.items() if path)
     unused = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})
@@ -217,47 +190,20 @@ def has_suffix(*suffixes: str) -> Callable[[str], bool]:
     return lambda source: file_suffix(source) in suffixes
 
 
-def _open_parquet_file(source: str, options: ReadOptions) -> CaptionsFile:
-    return _open_parquet_files(source, [Path(source)], options)
-
-
-def _open_parquet_files(source: str, files: Sequence[Path], options: ReadOptions) -> CaptionsFile:
-    from rococo_jax.data.downloaded_images import lists_files, read_downloads
-    from rococo_jax.data.table_images import open_parquet
-
-    if lists_files(files):
-        check_split_choice(source, options.row_split, {})
-        return read_downloads(source, files, options.requested_columns)
-    return open_parquet(source, files, options)
-
-
-def _open_arrow(source: str, options: ReadOptions) -> CaptionsFile:
-    from rococo_jax.data.arrow_table import ArrowTable
-    from rococo_jax.data.table_images import read_image_tables
-    from rococo_jax.data.table_splits import choose_tables
-
-    tables = choose_tables(source, {"": [ArrowTable(Path(source))]}, options)
-    return read_image_tables(source, tables, options)
-
-
 def _is_text_table(source: str) -> bool:
     return file_suffix(source) in _TEXT_TABLES and not is_one_value(source)
 
 
-def _open_text_table(source: str, options: ReadOptions) -> CaptionsFile:
-    return collect_rows(source, table_rows(source, options.requested_columns), options)
-
-
 # The first form that recognises a source reads it.
 CAPTION_FORMS = [
-    CaptionForm(_is_hub_name, _open_dataset),
+    CaptionForm(_is_hub_name, _open_with("open_dataset")),
     CaptionForm(_has_options, _open_with_options),
-    CaptionForm(_is_saved_dataset, _open_dataset),
+    CaptionForm(_is_saved_dataset, _open_with("open_dataset")),
     CaptionForm(_has_metadata, _open_metadata),
-    CaptionForm(_has_parquet_files, _open_parquet_folder),
+    CaptionForm(_has_parquet_files, _open_with("open_parquet")),
     CaptionForm(_is_folder, _open_text_files),
-    CaptionForm(has_suffix(".parquet"), _open_parquet_file),
-    CaptionForm(has_suffix(".arrow", ".feather"), _open_arrow),
-    CaptionForm(_is_text_table, _open_text_table),
+    CaptionForm(has_suffix(".parquet"), _open_with("open_parquet")),
+    CaptionForm(has_suffix(".arrow", ".feather"), _open_with("open_arrow")),
+    CaptionForm(_is_text_table, open_text_table),
     CaptionForm(lambda source: True, open_json),
 ]

@@ -148,7 +148,7 @@ def splits_of(split: str) -> set[str]:
     return {name.strip() for name in re.split("[+,]", split)} - {""}
 
 
-_DOWNLOAD = "image files: download them first (img2dataset writes tars that can be read directly)"
+_DOWNLOAD = "image files: download them first (tars and folders of img2dataset can be read directly)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +200,7 @@ def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: boo
 
     Raises InputError: names the file, and the column or the line with its field.
     """
-    columns, requested_splits = options.requested_columns, splits_of(options.row_split) - {"all"}
+    columns, requested_splits = options.requested_columns, splits_of(options.split) - {"all"}
     refuse_name_column(source, columns)
     captions: list[tuple[str, list[str]]] = []
     columns_read: dict[str, None] = {}
@@ -226,7 +226,7 @@ def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: boo
             name = _image_name(cell, options.image_folders, f"{roles.image} of {location}", source)
             checked_names[cell] = name
         captions.append((name, _captions_in_row(row, roles.captions, f"{location} ({name!r})", source)))
-    remarks = check_split_choice(source, options.row_split, split_counts, must_choose)
+    remarks = check_split_choice(source, options.split, split_counts, must_choose)
     _refuse_unquoted_lists(captions, source)
     return CaptionsFile(source, by_image(captions, source), tuple(columns_read), remarks=remarks)
 
@@ -308,6 +308,8 @@ def captions_in_cell(value: Any, column: str, location: str, source: object) -> 
             texts_in_cell = parse_list(value)
         except MalformedList as error:
             raise InputError(source, f"{column} of {location}", f"{error}: {value[:40]!r}", EXPECTED_CELL) from None
+        if texts_in_cell is None and value.isascii() and not value.isspace() and value:
+            return [value]  # nearly all captions of tables
         value = value if texts_in_cell is None else texts_in_cell
     if not isinstance(value, str | list):
         raise InputError(source, f"{column} of {location}", json_type(value), "a string or a list of strings")

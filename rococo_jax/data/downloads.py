@@ -1,10 +1,14 @@
 """Download files from the web, resuming after interruptions; a file that exists under its name is complete.
 
-A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's version of the file. After an interruption
-it resumes, if the server still has the same version and supports ranges; otherwise it starts again. A file gets its
-final name only after its length and checksum have been verified, if they are known. An archive is then unpacked into a
-hidden folder (`archives`), which is moved to its final place last. `hub_downloads` downloads several files of one
-address.
+A download goes through four states:
+
+    part        DIR/.downloads/NAME.part, which grows, beside NAME.json, a note of the server's version of the file
+    complete    DIR/.downloads/NAME, whose length and checksum have been verified, if they are known
+    unpacked    DIR/.downloads/NAME.unpacked, the hidden folder of an archive (`archives`)
+    existing    the target, to which the complete file or the folder of the archive is moved
+
+After an interruption a part resumes, if the server still has the same version and supports ranges; otherwise it starts
+again. `hub_downloads` downloads several files of one address.
 """
 
 import contextlib

@@ -8,11 +8,10 @@ have the same state:
 - Behind a URL, it is the size and the version that the service records: ETag, checksum, generation or date. If a
   service records none, or only a modification time, its files are read again.
 - A file that was changed just before it was read may change again within the same tick of the clock. Its state counts
-  only if the file had not changed for longer than a tick (`is_settled`), as in git's index.
+  only if the file had not changed for longer than a tick (`settle`), as in git's index.
 """
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,15 +36,15 @@ class FileState(NamedTuple):
     version: tuple[Any, ...] = ()
     changed_at: float = 0.0
 
-    def is_settled(self, read_at: float) -> bool:
-        """Return whether any change after this time would change the state."""
-        return bool(self.version) and read_at - self.changed_at > self._tick()
+    def settle(self) -> bool:
+        """Wait until the tick of the clock in which the file was last changed has passed.
 
-    def wait_until_settled(self) -> None:
-        """Wait until the tick of the clock in which the file was last changed has passed."""
+        Return whether any change from now on would change the state.
+        """
         rest = self.changed_at + self._tick() - time.time()
         if 0 < rest <= self._tick():
             time.sleep(rest)
+        return bool(self.version) and time.time() - self.changed_at > self._tick()
 
     def _tick(self) -> float:
         return _COARSE_TICK_SECONDS if self.changed_at == int(self.changed_at) else _TICK_SECONDS
@@ -75,23 +74,3 @@ def local_state(path: str | Path) -> FileState:
     about = Path(path).stat()
     version = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
     return FileState(about.st_size, version, about.st_ctime_ns / 1e9)
-
-
-def local_stamp(path: str | Path) -> str:
-    """Return the state of a local file as a text. Raises OSError: it does not exist."""
-    return " ".join(map(str, local_state(path).to_json()))
-
-
-def is_unchanged(
-    recorded_state: Sequence[Any], was_settled: bool, read_at: float, state: FileState, since: float
-) -> bool:
-    """Return whether a file has not changed since it was read.
-
-    Args:
-        recorded_state: its state when it was read, from `FileState.to_json`.
-        was_settled: whether that state was settled.
-        read_at: the time when it was read.
-        state: its current state.
-        since: a file that was read after this time needs no settled state, as reading it now would give the same.
-    """
-    return list(recorded_state) == state.to_json() and (was_settled or read_at >= since)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
+from rococo_jax.texts import file_suffix
 
 # For each folder, the names of its files by their name in Unicode's composed form (NFC).
 Listings = dict[Path, dict[str, list[str]]]
@@ -244,3 +245,39 @@ def is_hidden(name: str) -> bool:
     (True, True, False)
     """
     return any(part[0] == "." != part or part in _SYSTEM_FOLDERS for part in PurePosixPath(name).parts)
+
+
+_FILES_OF_SAVED_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Return whether a folder was written by `save_to_disk` of the `datasets` library."""
+    return any((folder / name).is_file() for name in _FILES_OF_SAVED_DATASET)
+
+
+# Names of files and folders that are recognised as splits.
+USUAL_SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder, or those below it if the folder itself has neither these nor images.
+
+    A snapshot of a data set of the hub has them in `data/`, in a folder for each configuration, or in one for each
+    split. A file is returned itself.
+
+    Raises InputError: they lie in several folders that are not splits.
+    """
+    if not folder.is_dir():
+        return [folder]
+    files = sorted(path for path in folder.iterdir() if file_suffix(path) == ".parquet" and not is_hidden(path.name))
+    if files or image_names(folder):
+        return files
+    below = sorted(path for path in folder.rglob("*") if file_suffix(path) == ".parquet" and path.is_file())
+    below = [path for path in below if not is_hidden(path.relative_to(folder).as_posix())]
+    folders = list(dict.fromkeys(path.parent.relative_to(folder).as_posix() for path in below))
+    has_one_parent = len({path.parent.parent for path in below}) == 1
+    are_splits = has_one_parent and {PurePosixPath(each).name for each in folders} <= {*USUAL_SPLITS}
+    if len(folders) > 1 and not are_splits:
+        problem = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
+        raise InputError(folder, "captions", problem, f"one of them, as {folder / folders[0]}")
+    return below

@@ -256,9 +256,13 @@ class FileImages(FileBackedImageSet):
         """The SHA-256 of every file; files that have not changed since an earlier run are not read again."""
         files = [path for path in self.paths if isinstance(path, Path)]
         known = dict(zip(files, FileHashes(files).read(), strict=True))
-        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
+
+        def hash_of(path: ImageFile) -> str:
             # A missing file is named by the error of reading it.
-            return tuple(pool.map(lambda path: known.get(path) or hash_image(path), self.paths))
+            return known.get(path) or hash_image(path) if isinstance(path, Path) else path.sha256()
+
+        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
+            return tuple(pool.map(hash_of, self.paths))
 
     @cached_property
     def pixel_cache(self) -> PixelCache:

@@ -2,8 +2,7 @@
 
 The source is chosen as Grain mixes datasets, in whole numbers: of the first k samples, the first source has ceil(k
 w_1), and the others share the rest in the same way. At any time, the count of a source differs from its share by less
-than the number of sources. The image is the next one of that source, in its own order and epochs. With shards, each
-lane of a batch (`sample_order`) is such a mixture of its parts of the sources.
+than the number of sources. The image is the next one of that source, in its own random order and epochs.
 
 A source that is drawn more often than others of its size goes through more epochs. A batch contains an image twice only
 if it draws more images of a source than the source has, or at the end of an epoch of a source. Such samples are
@@ -16,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from rococo_jax.data.sample_order import EpochShuffle, SampleOrder, derive_seed, lane_count
+from rococo_jax.data.sample_order import EpochShuffle, SampleOrder, derive_seed
 from rococo_jax.errors import InputError
 
 _MIN_WEIGHT = Fraction(1, 10_000)
@@ -54,32 +53,17 @@ class MixtureOrder(SampleOrder):
     Args:
         images: number of images of each source.
         weights: share of each source in the samples; they sum to 1.
-        shards: number of images of each shard of each source, to read them lane by lane; without shards, each source is
-            in fully random order.
     """
 
-    def __init__(
-        self,
-        images: Sequence[int],
-        weights: Sequence[Fraction],
-        batch_size: int,
-        seed: int,
-        shards: Sequence[Sequence[int]] = (),
-    ):
+    def __init__(self, images: Sequence[int], weights: Sequence[Fraction], batch_size: int, seed: int):
         super().__init__(sum(images), batch_size, seed)
         self.sizes, self.firsts = tuple(images), (np.cumsum(images) - images).tolist()
         denominator = math.lcm(*(weight.denominator for weight in weights))
         self.numerators = [int(weight * denominator) for weight in weights]
-        self.lanes = lane_count(batch_size) if shards else 1
-        while self.lanes > min(images):
-            self.lanes //= 2
-        self.shuffles = [
-            EpochShuffle(size, derive_seed(seed, "source", number), shards[number] if shards else ())
-            for number, size in enumerate(images)
-        ]
+        self.shuffles = [EpochShuffle(size, derive_seed(seed, "source", number)) for number, size in enumerate(images)]
 
     def _draw(self, number: int) -> tuple[int, int]:
-        """Return the source of sample `number` of a lane, and the number of earlier samples from that source."""
+        """Return the source of sample `number`, and the number of earlier samples from that source."""
         total = sum(self.numerators)
         for source, numerator in enumerate(self.numerators[:-1]):
             # Samples of the remaining sources among the first `number`, and among one more.
@@ -91,12 +75,9 @@ class MixtureOrder(SampleOrder):
         return len(self.numerators) - 1, number
 
     def _place(self, position: int) -> tuple[int, int, int]:
-        """Return the source of a position, the epoch of its lane, and the place in the epoch."""
-        lane, row_of_lane = self._lane(position)
-        source, count = self._draw(row_of_lane)
-        first, end = (each * self.sizes[source] // self.lanes for each in (lane, lane + 1))
-        epoch, place = divmod(count, end - first)
-        return source, epoch, first + place
+        """Return the source of a position, and its epoch and place there."""
+        source, count = self._draw(position)
+        return source, *divmod(count, self.sizes[source])
 
     def image(self, position: int) -> int:
         """Return the image at a position."""

@@ -17,7 +17,6 @@ from PIL import Image
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.content_hashes import MISSING_FILE, FileHashes, hash_in_threads
-from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.pictures import decode_image, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -119,7 +118,7 @@ class CaptionedImages(PairSource):
 
     Args:
         items: names and captions.
-        files: of the images: paths, or objects with `read_bytes()` for images inside a table or a source.
+        files: of the images: paths, or objects with `read_bytes()` and `sha256()` inside a table or a source.
         missing: names of images that were skipped because they have no file.
     """
 
@@ -175,12 +174,12 @@ class CaptionedImages(PairSource):
     def image_hashes(self) -> list[str | None]:
         """Return the SHA-256 of each image; None for an image without a file.
 
-        Each file is read once, and again only if it may have changed; images inside tables are read once.
+        Each file is read once, and again only if it may have changed; copies of tables have the hashes of their images.
         """
         if self._file_hashes is None:
             self._file_hashes = FileHashes([file for file in self._files if isinstance(file, str)])
             self._table_hashes = hash_in_threads(
-                hash_image, [file for file in self._files if not isinstance(file, str)]
+                lambda file: file.sha256(), [file for file in self._files if not isinstance(file, str)]
             )
         of_files, of_tables = iter(self._file_hashes.read()), iter(self._table_hashes)
         return [next(of_files if isinstance(file, str) else of_tables) for file in self._files]
@@ -202,6 +201,10 @@ class ImageOfSource(NamedTuple):
     def read_bytes(self) -> bytes:
         """Return the bytes of the image file."""
         return self.source[self.number].read_bytes()
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the image file as 64 hex digits."""
+        return hashlib.sha256(self.read_bytes()).hexdigest()
 
     def __str__(self) -> str:
         return self.source.captioned(self.number).image

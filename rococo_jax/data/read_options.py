@@ -22,7 +22,6 @@ class ReadOptions:
         text_files: whether NAME.txt beside NAME.jpg has a caption in each line or is one caption (`whole`).
         allow_missing: skip images without a file, and samples of tars without an image or a caption, as long as others
             remain.
-        split_in_name: the splits that the name of a source requests (`?split=test`).
         image_folders: folders of images; absolute image names in a captions file may lie below them.
     """
 
@@ -30,15 +29,9 @@ class ReadOptions:
     split: str = ""
     text_files: TextFiles = "lines"
     allow_missing: bool = False
-    split_in_name: str = ""
     image_folders: tuple[Path, ...] = ()
 
     @property
     def requested_columns(self) -> Columns:
         """The columns that the user names; empty by default."""
         return self.columns or {}
-
-    @property
-    def row_split(self) -> str:
-        """The splits to read from a source in which only rows, and no files, have a split."""
-        return self.split_in_name or self.split

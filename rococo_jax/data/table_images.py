@@ -1,13 +1,11 @@
-"""Read captioned images from tables that contain the image files, as bytes or as Hugging Face's `{"bytes", "path"}`.
-
-Tables are Parquet files (`parquet_table`) and data sets of the `datasets` library:
+"""Read captioned images from tables (`tables`): Parquet and Arrow files, and data sets of the `datasets` library.
 
     hf:nlphuji/flickr30k?split=test
     hf:NAME:CONFIG?split=test&image=photo&caption=texts
     a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`, also as hf:FOLDER?split=test
 
-Options are `split` (`table_splits`; necessary if a data set has several), and the columns of the image, the captions
-and the image's name.
+Options are `split` (necessary if a data set has several), and the columns of the image, the captions and the image's
+name.
 """
 
 import base64
@@ -19,16 +17,15 @@ import itertools
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from rococo_jax.data.caption_tables import (
     USUAL,
     CaptionsFile,
     caption_columns,
+    check_split_choice,
     choose_column,
     collect_rows,
     refuse_name_column,
@@ -36,12 +33,10 @@ from rococo_jax.data.caption_tables import (
     splits_of,
 )
 from rococo_jax.data.content_hashes import hash_files
-from rococo_jax.data.downloaded_images import STATUS, describe_failed_downloads, is_download_table, is_downloaded
-from rococo_jax.data.image_files import hash_image
-from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_columns, with_paths
+from rococo_jax.data.image_files import USUAL_SPLITS, is_saved_dataset, parquet_files
 from rococo_jax.data.pictures import image_format
 from rococo_jax.data.read_options import ReadOptions
-from rococo_jax.data.table_splits import ALL, USUAL_SPLITS, ChosenTables, choose_tables
+from rococo_jax.data.tables import ArrowTable, DatasetTable, ParquetTable, Table, image_columns
 from rococo_jax.errors import InputError, first_line, missing_library
 from rococo_jax.runtime import cache_folder
 from rococo_jax.safe_paths import is_inner_file
@@ -51,12 +46,15 @@ _CELLS_CHECKED = 8
 _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
 _BEGINNINGS = tuple(magic for magic, _ in _SUFFIXES)
 _BASE64_START = 16  # characters, enough for the first bytes of a file
+# img2dataset writes a row for each link, with `jpg` inside if `output_format=parquet`.
+_STATUS = "status"
+_COLUMNS_OF_DOWNLOADS = {"url", "key", _STATUS}
 
 
 class TableImage(NamedTuple):
     """An image inside a table, which can be read like a path."""
 
-    table: ImageTable
+    table: Table
     row: int
     column: str
 
@@ -68,6 +66,10 @@ class TableImage(NamedTuple):
             raise InputError(self, "image", "no bytes", expected)
         return value
 
+    def sha256(self) -> str:
+        """Return the SHA-256 of the image file as 64 hex digits. Raises InputError: the cell is empty."""
+        return self.table.image_hash(self.row, self.column) or hashlib.sha256(self.read_bytes()).hexdigest()
+
     def __str__(self) -> str:
         return f"{self.table}/{self.row}/{self.column}"
 
@@ -76,30 +78,40 @@ class TableImage(NamedTuple):
 _FILE_OF_SPLIT = re.compile(rf"(\w+(?:\.\w+)*)-\d+-of-\d+.*|({'|'.join(USUAL_SPLITS)})")
 
 
-def open_parquet(source: str, files: Sequence[Path], options: ReadOptions) -> CaptionsFile:
-    """Open the captioned images of Parquet files; the names of the files or of their folders may name a split.
+def open_arrow(source: str, options: ReadOptions) -> CaptionsFile:
+    """Open the captioned images of an Arrow file. Raises InputError: as `read_tables`."""
+    return read_tables(source, [("", ArrowTable(Path(source)))], options)
 
-    Raises InputError: as `choose_tables` and `read_image_tables`.
+
+def open_parquet(source: str, options: ReadOptions) -> CaptionsFile:
+    """Open the captioned images of a Parquet file or of a folder of them, whose names may name a split.
+
+    Raises InputError: as `parquet_files` and `read_tables`.
     """
-    tables: dict[str, list[ImageTable]] = {}
+    files = parquet_files(Path(source))
     folders = {path.parent.name for path in files}
+    tables = []
     for path in files:
         match = _FILE_OF_SPLIT.fullmatch(path.stem)
         split_of_file = match[1] or match[2] if match else ""
-        tables.setdefault(path.parent.name if len(folders) > 1 else split_of_file, []).append(ParquetTable(path))
-    return read_image_tables(source, choose_tables(source, tables, options), options)
+        tables.append((path.parent.name if len(folders) > 1 else split_of_file, ParquetTable(path)))
+    return read_tables(source, tables, options)
 
 
-def read_image_tables(source: str, selection: ChosenTables, options: ReadOptions) -> CaptionsFile:
+def read_tables(source: str, tables: Sequence[tuple[str, Table]], options: ReadOptions) -> CaptionsFile:
     """Read the captioned images of tables that have the same columns.
 
     Images are inside the table, or named in a column. An image inside is named by its `path` or by a column of names if
     every image has a name and no two images share one. Otherwise it is named by the SHA-256 of its bytes, so that rows
-    of the same image are merged.
+    of the same image are merged. Rows of failed downloads, of which img2dataset records the status, are left out.
+
+    Args:
+        tables: with the split that the name of each table's file has; "" for none.
 
     Raises InputError: names the table, and the column or row with its field.
     """
-    schema, columns = selection.tables[0].schema(), options.requested_columns
+    first_table = tables[0][1]
+    schema, columns = first_table.schema(), options.requested_columns
     inside = list(image_columns(schema))
     if len(inside) == 1 and "image" not in columns:
         image = inside[0]
@@ -107,55 +119,48 @@ def read_image_tables(source: str, selection: ChosenTables, options: ReadOptions
         image = choose_column("image", schema.names, columns, source)
     if image not in inside:
         refuse_name_column(source, columns)
-    texts, split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
+    texts = caption_columns(schema.names, columns, source)
     name = choose_column("name", schema.names, columns, source) if "name" in columns else image
-    columns_read = {"image": image}
-    if len(texts) == 1:
-        columns_read["caption"] = texts[0]
-    if split:
-        columns_read["split"] = split
-    has_status = is_download_table(schema.names)
-    names = dict.fromkeys([image, *texts, *([split] if split else []), name])
-    rows = _read_rows(selection.tables, image, [*names, *([STATUS] if has_status else [])])
-    downloaded = [row for row in rows if is_downloaded(row.values)] if has_status else rows
-    remarks = selection.remark + describe_failed_downloads(len(rows) - len(downloaded))
+    columns_read = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
+    status = [_STATUS] if {*schema.names} >= _COLUMNS_OF_DOWNLOADS else []
+    splits, remark = _splits_of_rows(source, tables, options)
+    requested = splits_of(options.split) - {"all"}
+    failed = 0
+
+    def rows() -> Iterator[_Row]:
+        nonlocal failed
+        first_number = 1
+        for (_, table), splits_of_table in zip(tables, splits, strict=True):
+            if not requested or requested & {*splits_of_table}:
+                for row, values in enumerate(table.rows([*dict.fromkeys([image, *texts, name]), *status])):
+                    if requested and splits_of_table[row] not in requested:
+                        continue
+                    if status and values.pop(_STATUS) != "success":
+                        failed += 1
+                        continue
+                    yield _Row(first_number + row, values, TableImage(table, row, image))
+            first_number += table.row_count()
+
+    selected: Iterable[_Row] = rows()
     image_files: dict[str, TableImage] = {}
     if image in inside:
-        _check_are_images(selection.tables[0], image)
-        downloaded, image_files = _name_images(downloaded, image, name, split, selection.row_split)
-    numbered = ((f"row {row.number}", {key: row.values[key] for key in names}) for row in downloaded)
+        _check_are_images(first_table, image)
+        selected = list(selected)
+        names = _names_of(selected, name)
+        # Of rows with the same image, the first one counts.
+        image_files = dict(zip(reversed(names), (row.image for row in reversed(selected)), strict=True))
+        for row, image_name in zip(selected, names, strict=True):
+            row.values[image] = image_name
     row_options = dataclasses.replace(
         options,
         columns=columns_read,
-        split=selection.row_split,
-        split_in_name="",
+        split="",
         image_folders=() if image in inside else options.image_folders,
     )
-    file = collect_rows(source, numbered, row_options, selection.must_choose)
-    return dataclasses.replace(
-        file,
-        remarks=f"{remarks}{file.remarks}",
-        image_files={item.image: image_files[item.image] for item in file.items} if image in inside else {},
-    )
-
-
-def _name_images(
-    rows: "Sequence[_Row]", image: str, name: str, split: str | None, row_split: str
-) -> "tuple[list[_Row], dict[str, TableImage]]":
-    """Put the names of images into their rows, and return the rows, and the images by name.
-
-    Only rows of the requested splits are named, since that may need the bytes of their images; the others are just
-    counted later.
-    """
-    requested = splits_of(row_split) - {ALL}
-    is_read = [not requested or str(row.values[split]).strip() in requested for row in rows]
-    rows_read = list(itertools.compress(rows, is_read))
-    image_names = _names_of(rows_read, name)
-    # Of rows with the same image, the first one counts.
-    image_files = dict(zip(reversed(image_names), (row.image for row in reversed(rows_read)), strict=True))
-    names_by_row = dict(zip((row.number for row in rows_read), image_names, strict=True))
-    named = [row._replace(values={**row.values, image: names_by_row.get(row.number, "")}) for row in rows]
-    return named, image_files
+    named = ((f"row {row.number}", {key: row.values[key] for key in (image, *texts)}) for row in selected)
+    file = collect_rows(source, named, row_options)
+    remark += f", {failed:,} failed downloads left out" if failed else ""
+    return dataclasses.replace(file, remarks=f"{remark}{file.remarks}", image_files=image_files)
 
 
 class _Row(NamedTuple):
@@ -166,15 +171,29 @@ class _Row(NamedTuple):
     image: TableImage
 
 
-def _read_rows(tables: Sequence[ImageTable], image: str, names: list[str]) -> list[_Row]:
-    rows: list[_Row] = []
-    for table in tables:
-        for row, values in enumerate(table.read(names).to_pylist()):
-            rows.append(_Row(len(rows) + 1, values, TableImage(table, row, image)))
-    return rows
+def _splits_of_rows(
+    source: str, tables: Sequence[tuple[str, Table]], options: ReadOptions
+) -> tuple[list[Sequence[str]], str]:
+    """Return the split of each row of each table, and a remark on those that are read.
+
+    The split of a row is the value of its column of splits if that has several values, else what the file's name says:
+    all images of `nlphuji/flickr30k` are in the files of `test`, and a column divides them into train, val and test.
+
+    Raises InputError: a requested split does not exist, or a request is necessary and missing.
+    """
+    column = split_column(tables[0][1].schema().names, options.requested_columns, source)
+    splits: list[Sequence[str]] = [()] * len(tables)
+    if column is not None:
+        splits = [[str(row[column]).strip() for row in table.rows([column])] for _, table in tables]
+    are_named = any(split for split, _ in tables)
+    if are_named and len({*itertools.chain.from_iterable(splits)}) < 2:
+        splits = [[split or "(without one)"] * table.row_count() for split, table in tables]
+    counts = Counter(itertools.chain.from_iterable(splits))
+    remark = check_split_choice(source, options.split, counts, must_choose=are_named)
+    return splits, remark if len(counts) > 1 or not are_named else ""
 
 
-def _check_are_images(table: ImageTable, column: str) -> None:
+def _check_are_images(table: Table, column: str) -> None:
     """Raise InputError if the first cells do not contain image files but, for example, pixels or text."""
     cells = table.first_images(column, _CELLS_CHECKED)
     kinds = {
@@ -220,7 +239,7 @@ def _are_unique(names: Sequence[str], images: Sequence[TableImage]) -> bool:
     repeated = {name for name, count in Counter(names).items() if count > 1}
     for name, image in zip(names, images, strict=True):
         if name in repeated:
-            digest = hash_image(image)
+            digest = image.sha256()
             if digests.setdefault(name, digest) != digest:
                 return False
     return True
@@ -229,42 +248,30 @@ def _are_unique(names: Sequence[str], images: Sequence[TableImage]) -> bool:
 def _content_name(image: TableImage) -> str:
     content = image.read_bytes()
     suffix = next((suffix for magic, suffix in _SUFFIXES if content.startswith(magic)), "")
-    return hashlib.sha256(content).hexdigest()[:16] + suffix
-
-
-_FILES_OF_SAVED_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
-
-
-def is_saved_dataset(path: Path) -> bool:
-    """Return whether a folder was written by `save_to_disk`."""
-    return any((path / name).is_file() for name in _FILES_OF_SAVED_DATASET)
+    return image.sha256()[:16] + suffix
 
 
 def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:
     """Open the captioned images of a data set; the text of this module describes its names.
 
     Raises InputError: `datasets` is not installed or finds no such data set, an option is unknown, a split is missing
-    (`choose_tables`), or a column or a row cannot be used.
+    or a column or a row cannot be used.
     """
     path, _, query = name.removeprefix("hf:").partition("?")
     values = dict(urllib.parse.parse_qsl(query.replace("+", "%2B")))
     if unknown := set(values) - {"split", *USUAL}:
         raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
-    split = values.pop("split", options.split_in_name)
-    options = dataclasses.replace(
-        options, columns={**options.requested_columns, **values}, split_in_name=split, image_folders=()
-    )
+    split = values.pop("split", "")
     is_slice = "[" in split  # such as test[:100]
+    split_of_rows = options.split if is_slice else split or options.split
+    options = dataclasses.replace(
+        options, columns={**options.requested_columns, **values}, split=split_of_rows, image_folders=()
+    )
     dataset = _load(name, path, split if is_slice else None)
     if is_slice and isinstance(dataset, dict):
         raise InputError(name, "split", repr(split), f"one of {', '.join(dataset)}: a folder has no slices")
-    by_split = dataset if isinstance(dataset, dict) else {"": dataset}
-    tables = {split_name: [DatasetTable(each, name)] for split_name, each in by_split.items()}
-    if is_slice:
-        selection = ChosenTables(tables[""], options.split, must_choose=True)
-    else:
-        selection = choose_tables(name, tables, options)
-    return read_image_tables(name, selection, options)
+    by_split = dataset if isinstance(dataset, dict) else {split if is_slice else "": dataset}
+    return read_tables(name, [(split_name, DatasetTable(each, name)) for split_name, each in by_split.items()], options)
 
 
 def _load(name: str, path: str, split: str | None) -> Any:
@@ -301,40 +308,3 @@ def _cache_of_contents(folder: Path) -> Path:
         for earlier in caches.iterdir():
             remove_folder(earlier)
     return cache
-
-
-class DatasetTable:
-    """A data set as an `ImageTable`. Its pickle refers to the files that it maps."""
-
-    def __init__(self, dataset: Any, name: str):
-        self.dataset, self.name = dataset.with_format("arrow"), name
-
-    def schema(self) -> pa.Schema:
-        """See `ImageTable`."""
-        return self.dataset.features.arrow_schema
-
-    def read(self, columns: Sequence[str]) -> pa.Table:
-        """See `ImageTable`."""
-        return with_paths(self.dataset.select_columns(list(columns))[:], columns)
-
-    def image(self, row: int, column: str) -> bytes | None:
-        """See `ImageTable`."""
-        value = self.dataset[row][column][0].as_py()
-        if isinstance(value, dict) and not value["bytes"] and value["path"]:
-            try:
-                return Path(value["path"]).read_bytes()
-            except FileNotFoundError:
-                field = f"row {row + 1}, column {column!r}"
-                raise InputError(self, field, f"no file {value['path']!r}", "an image file") from None
-        return value["bytes"] if isinstance(value, dict) else value
-
-    def first_images(self, column: str, count: int) -> list[bytes | None]:
-        """See `ImageTable`."""
-        return [self.image(row, column) for row in range(min(count, len(self.dataset)))]
-
-    def row_count(self) -> int:
-        """See `ImageTable`."""
-        return len(self.dataset)
-
-    def __str__(self) -> str:
-        return self.name

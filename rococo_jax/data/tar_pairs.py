@@ -148,6 +148,8 @@ def _matching(pattern: str) -> list[str]:
     if is_url(pattern):
         return matching_urls(pattern)
     path = Path(pattern)
+    if "*" in str(path.parent):
+        raise InputError(pattern, "pattern", "`*` in the name of a folder", "`*` in the file name only")
     return sorted(str(each) for each in path.parent.glob(path.name))
 
 

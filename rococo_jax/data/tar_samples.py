@@ -48,7 +48,7 @@ def read_tar(path: str, caption: str = "") -> pa.RecordBatch:
     Args:
         caption: key of the captions in NAME.json, or `txt` for NAME.txt; by default NAME.txt, else the usual keys.
 
-    The metadata of the schema holds `hash`, of names, captions and images; the numbers of captions and of skipped
+    The metadata of the schema holds `hash`, of names, captions and images; the numbers of samples, captions and skipped
     samples; and `content`, the hash of everything that is read here, including the offsets of the members.
 
     Raises InputError: the file is not a tar, is compressed, truncated or damaged, or a sample has two members of one
@@ -73,7 +73,8 @@ def read_tar(path: str, caption: str = "") -> pa.RecordBatch:
             digests.append(digest)
             checks.append(checksum(image.header, digest))
     images = [digest.hex() for digest in digests]
-    about = {"hash": hash_json([names, captions, images]), "captions": sum(map(len, captions)), **skipped}
+    about = {"hash": hash_json([names, captions, images]), "samples": len(names), "captions": sum(map(len, captions))}
+    about |= skipped
     about["content"] = hash_json([about, offsets, sizes, [check.hex() for check in checks]])
     columns = zip((names, offsets, sizes, captions, checks, digests), SCHEMA.types, strict=True)
     arrays = [pa.array(column, column_type) for column, column_type in columns]
@@ -85,8 +86,8 @@ def checksum(header: bytes, digest: bytes) -> bytes:
     return hashlib.sha256(header[_NAME] + header[_PREFIX] + digest).digest()[:16]
 
 
-class _Member(NamedTuple):
-    """A member of a sample; only images and texts have their header and content."""
+class _SampleFile(NamedTuple):
+    """A file of a sample; only images and texts have their header and content."""
 
     offset: int
     size: int
@@ -94,7 +95,7 @@ class _Member(NamedTuple):
     content: bytes = b""
 
 
-def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _Member]]]:
+def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _SampleFile]]]:
     key, members = "", {}
     for member in _members(file, path):
         split = _SAMPLE.fullmatch(member.name)
@@ -110,7 +111,7 @@ def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _Member]]]:
         if suffix in (*IMAGES, "txt", "json"):
             file.seek(member.offset_data - HEADER)
             data = file.read(HEADER + member.size)
-        members[suffix] = _Member(member.offset_data, member.size, data[:HEADER], data[HEADER:])
+        members[suffix] = _SampleFile(member.offset_data, member.size, data[:HEADER], data[HEADER:])
     if members:
         yield key, members
 
@@ -144,7 +145,7 @@ def _describe_other_file(file: Any, error: Exception) -> str:
     return "a compressed file" if is_compressed else f"no tar ({first_line(error)})"
 
 
-def _captions(members: dict[str, _Member], key: str) -> list[str]:
+def _captions(members: dict[str, _SampleFile], key: str) -> list[str]:
     texts: Sequence[Any] = ()
     if key == "txt" or (not key and "txt" in members):
         with contextlib.suppress(InputError):

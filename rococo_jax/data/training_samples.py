@@ -103,7 +103,7 @@ class DrawSample(grain.RandomMapTransform):
         Raises InputError: its image, or with `skip` every image, cannot be decoded.
         """
         caption_draw, skipped = rng.random(), 0
-        for image in self._candidates(position):
+        for image in self._image_and_substitutes(position):
             sample = self.source[image]  # unreadable files are not skipped: they may exist when the run is resumed
             try:
                 views = self._views(sample, rng)
@@ -124,7 +124,7 @@ class DrawSample(grain.RandomMapTransform):
             }
         raise InputError("training data", "images", f"{skipped} images and none that can be decoded", "image files")
 
-    def _candidates(self, position: int) -> Iterator[int]:
+    def _image_and_substitutes(self, position: int) -> Iterator[int]:
         """Yield the image at a position, then its substitutes.
 
         The substitutes are the images in the same row of the epoch's other batches, so that no image is twice in a

@@ -110,38 +110,31 @@ def test_orders_by_shard_refuse_what_the_others_refuse():
     refused("images: found 2147483648; wanted at most 2147483647", SampleOrder, 2**31, 8, 0)
 
 
-@pytest.mark.parametrize("by_shard", [False, True])
-def test_sources_have_their_shares_and_each_its_own_epochs(by_shard):
-    sizes, shards = (700, 64, 300), ((400, 300), (64,), (100, 150, 50)) if by_shard else ()
+def test_sources_have_their_shares_and_each_its_own_epochs():
+    sizes = (700, 64, 300)
     weights = read_weights("0.5, 0.2,0.3", 3)
-    order = MixtureOrder(sizes, weights, 128, 9, shards)
+    order = MixtureOrder(sizes, weights, 128, 9)
     count = 128 * 96
     images = drawn(order, count)
     source = np.searchsorted(np.cumsum(sizes), images, side="right")
-    lanes = source.reshape(96, order.lanes, -1).swapaxes(0, 1).reshape(order.lanes, -1)
-    assert order.lanes == (4 if by_shard else 1)
-    for lane in lanes:
-        for number, share in enumerate((0.5, 0.2, 0.3)):
-            assert np.abs(np.cumsum(lane == number) - share * np.arange(1, len(lane) + 1)).max() < 2
+    for number, share in enumerate((0.5, 0.2, 0.3)):
+        assert np.abs(np.cumsum(source == number) - share * np.arange(1, count + 1)).max() < 2
     # Every image of a source comes as often as any other, but for the epochs that are under way.
     for number, (first, size) in enumerate(zip((0, 700, 764), sizes, strict=True)):
         own = np.bincount(images[source == number] - first, minlength=size)
-        assert own.max() - own.min() <= 1 + by_shard and own.min() >= 1
+        assert own.max() - own.min() <= 1 <= own.min()
     epochs = np.array([order.epoch(position) for position in range(count)])
     for number, size in enumerate(sizes):
         assert abs(int(epochs[source == number].max()) - (source == number).sum() // size) <= 1
-    assert (np.diff(epochs[source == 0]) >= 0).all() or by_shard
+    assert (np.diff(epochs[source == 0]) >= 0).all()
     again = pickle.loads(pickle.dumps(order))
     for position in np.random.default_rng(0).integers(0, count, 50).tolist():
         assert again.image(position) == images[position]
-    # Another seed; the two shards of the first source may come in the same order.
-    differs = drawn(MixtureOrder(sizes, weights, 128, 8, shards), 500) != images[:500]
-    assert differs.mean() > (0.25 if by_shard else 0.9)
+    assert (drawn(MixtureOrder(sizes, weights, 128, 8), 500) != images[:500]).mean() > 0.9
 
 
-@pytest.mark.parametrize("shards", [(), ((4,) * 16, (2,) * 32)])
-def test_every_epoch_of_a_source_has_an_order_of_its_own(shards):
-    order = MixtureOrder((64, 64), (Fraction(1, 2), Fraction(1, 2)), 16, 3, shards)
+def test_every_epoch_of_a_source_has_an_order_of_its_own():
+    order = MixtureOrder((64, 64), (Fraction(1, 2), Fraction(1, 2)), 16, 3)
     images = drawn(order, 16 * 24)
     for source in (0, 1):
         first, second = images[images // 64 == source][:128].reshape(2, 64)
@@ -181,10 +174,9 @@ def test_weights_may_be_rounded_thirds():
         assert sum(read_weights(thirds, 3)) == 1
 
 
-@pytest.mark.parametrize("shards", [(), ((40,) * 5,) * 12])
-def test_a_mixture_of_many_sources_shuffles_each_once_an_epoch(shards, monkeypatch):
+def test_a_mixture_of_many_sources_shuffles_each_once_an_epoch(monkeypatch):
     """Five sources drove each other's permutations out of a cache of four: 1,605 us a sample."""
-    order = MixtureOrder([200] * 12, [Fraction(1, 12)] * 12, 64, 0, shards)
+    order = MixtureOrder([200] * 12, [Fraction(1, 12)] * 12, 64, 0)
     shuffled, philox = [], np.random.Philox
     monkeypatch.setattr(np.random, "Philox", lambda seed: shuffled.append(seed) or philox(seed))
     images = [order.image(position) for position in range(12 * 150)]

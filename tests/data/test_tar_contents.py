@@ -5,16 +5,20 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from PIL import Image
 
 from rococo_jax.cli.main import main
-from rococo_jax.data import tar_index
+from rococo_jax.data import remember, tar_index
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
+from rococo_jax.data.file_state import FileState
 from rococo_jax.data.tar_pairs import split_names
+from rococo_jax.locks import hold
 from tests.support.refusals import refused
 from tests.support.training_pairs import all_of
 
@@ -208,12 +212,12 @@ def test_tars_that_another_process_has_read_meanwhile_are_not_read_again(tmp_pat
     def read_while_another_process_reads_all(path: str, caption: str):
         opened.append(path)
         if len(opened) == 1:
-            tar_index.open_indexes(tars)  # as the other process
+            tar_index.open_indexes([tar for tar in tars if tar != path])  # as the other process
         return read_tar(path, caption)
 
     monkeypatch.setattr(tar_index, "read_tar", read_while_another_process_reads_all)
     assert read(f"{tmp_path}/{{a,b,c,d}}.tar") == [each for tar in tars for each in contents(tar)]
-    assert len(opened) == 1 + len(tars)
+    assert sorted(opened) == tars
 
 
 @pytest.mark.parametrize("damage", ["a changed caption", "cut short", "another format", "another index"])
@@ -227,11 +231,45 @@ def test_a_damaged_index_is_made_again(damage, tmp_path):
     index.write_bytes({
         "a changed caption": data.replace(b"OLD dog 1", b"BAD dog 1"),
         "cut short": data[:-100],
-        "another format": b"rococo_jax.tar_index 3",
+        "another format": data.replace(b"tar_indexes 7", b"tar_indexes 6"),
         "another index": next(other.parent.glob("*.arrow")).read_bytes(),
     }[damage])  # fmt: skip
     assert read(tar) == contents(tar)
     assert index.read_bytes() == data
+
+
+def test_what_killed_processes_left_is_removed_when_the_folder_is_opened_next(tmp_path):
+    tar, host = write(tmp_path / "s.tar", tar_bytes("OLD")), socket.gethostname()
+    read(tar)
+    holders = {"a": f"process 1 of {host}", "b": "", "c": "process 1 of another-machine", "d": f"process 1 of {host}"}
+    for name, holder in holders.items():
+        write(tmp_path / f"..{name}.tar.index.arrow.lock", holder.encode())
+        write(tmp_path / f"..{name}.tar.index.arrow.0123abcd.part", b"half")
+    remember._opened_folders.clear()  # as in another process
+    with hold(tmp_path / ".d.tar.index.arrow"):
+        write(tmp_path / "..d.tar.index.arrow.0123abcd.part", b"half")
+        read(tar)
+        left = {path.name[2] for path in tmp_path.glob("..*")}
+    assert left == {"c", "d"}
+    # Another machine may still write it, until nothing has changed for a day.
+    os.utime(tmp_path / "..c.tar.index.arrow.0123abcd.part", (1, 1))
+    remember._opened_folders.clear()
+    read(tar)
+    assert {path.name for path in tmp_path.glob("..*.part")} == {"..d.tar.index.arrow.0123abcd.part"}
+
+
+def test_machines_that_share_a_tar_record_their_states_and_leave_its_index_alone(tmp_path, monkeypatch):
+    tar, opened, read_tar = write(tmp_path / "s.tar", tar_bytes("OLD")), [], tar_index.read_tar
+    monkeypatch.setattr(tar_index, "read_tar", lambda path, caption: opened.append(path) or read_tar(path, caption))
+    read(tar)
+    index = next(tmp_path.glob(".s.tar.index.arrow"))
+    before, times = index.read_bytes(), tar.stat()
+    for machine, time in (("here", 0), ("there", 1), ("here", 0), ("there", 1)):
+        state = FileState(times.st_size, (times.st_mtime_ns + time,), 1.0)
+        monkeypatch.setattr(socket, "gethostname", lambda machine=machine: machine)
+        monkeypatch.setattr(tar_index, "file_state", lambda path, expected, state=state: state)
+        assert read(tar) == contents(tar) and index.read_bytes() == before
+    assert len(opened) == 1 + 2  # once to make it, and once for each other state
 
 
 def test_a_worker_does_not_read_tars_that_were_written_again_meanwhile(tmp_path):
@@ -248,7 +286,7 @@ def test_a_tar_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         tar_index, "read_tar", lambda path, caption: (read_tar(path, caption), tar.write_bytes(tar_bytes("NEW")))[0]
     )
-    refused("s.tar: tar: found changed while it was read", open_pairs, str(tar))
+    refused("s.tar: contents: found changed while it was read", open_pairs, str(tar))
 
 
 @pytest.mark.parametrize("versioned", [True, False])
@@ -267,7 +305,7 @@ def test_tars_behind_a_url_are_read_again_when_they_change(versioned, tmp_path, 
 def test_without_a_place_for_the_index_it_is_kept_in_memory(tmp_path, monkeypatch, capsys):
     tar = write(tmp_path / "s.tar", tar_bytes("OLD"))
     monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
-    monkeypatch.setattr(tar_index, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(remember, "hold", Mock(side_effect=PermissionError))
     pairs = open_pairs(str(tar))
     output = capsys.readouterr().err
     assert output.count("set ROCOCO_CACHE to a folder that can be written") == 1 and output.count("\n") == 2

@@ -240,8 +240,11 @@ def test_orders_are_those_of_the_config(world, tars):
     both = open_pairs(f"{world.pattern},{world.tars[6]}", allow_missing=True)
     assert make_order(data, both, 64, 0).shuffle.shards == (*tars.shards, tars.shards[6])
     data.weights = "0.75,0.25"
+    refused("config.data.weights: found .* with order 'shards'; wanted no weights", make_order, data, both, 64, 0)
+    data.order = "shuffled"
     order = make_order(data, both, 64, 0)
     drawn = np.array([order.image(position) for position in range(8192)])
     assert abs((drawn >= len(tars)).mean() - 0.25) < 0.01 and drawn.max() < len(both)
+    data.order, data.weights = "shards", ""
     folder_first = open_pairs(f"{world.images},{world.pattern}", world.captions, allow_missing=True)
     refused(r"'shards' of source 1 of data\.images; wanted 'shuffled'", make_order, data, folder_first, 64, 0)

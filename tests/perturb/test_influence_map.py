@@ -1,7 +1,6 @@
 """The memory map of an influence table gives what the table says, and no worker holds it."""
 
 import json
-import os
 import pickle
 
 import numpy as np
@@ -51,7 +50,6 @@ def test_a_changed_table_is_mapped_anew_and_a_damaged_map_too(tmp_path, monkeypa
     assert len(InfluenceTable(path)) == 3 and len(made) == 3
     old = tmp_path / "..t.jsonl.map.0123abcd.part"  # of a process that was killed
     old.write_bytes(b"half")
-    os.utime(old, (1, 1))
     place, wanted = tmp_path / ".t.jsonl.map", read_influence_table(path)
     data = place.read_bytes()
     for byte in range(0, len(data), 7):
@@ -74,7 +72,7 @@ def test_a_table_that_changes_while_it_is_mapped_is_refused(tmp_path, monkeypatc
         write_table(path, ["a cat", "two dogs"])  # within the same tick of the clock, with the same size
 
     monkeypatch.setattr(influence_table, "iterate_influence_table", read_and_replace)
-    refused("influence table: found changed while it was read", InfluenceTable, path)
+    refused("contents: found changed while it was read", InfluenceTable, path)
     monkeypatch.undo()
     assert InfluenceTable(path)["a cat"].shape == (2,)
 

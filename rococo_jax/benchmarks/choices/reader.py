@@ -22,9 +22,9 @@ from rococo_jax.benchmarks.subset import read_subset
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.data.images import FileImages, ImageSet
-from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.data.pictures import image_size
 from rococo_jax.data.table_images import TableImage
+from rococo_jax.data.tables import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json
 
@@ -159,7 +159,7 @@ def open_choices(
 
 
 def _is_in_table(name: str) -> bool:
-    """Return whether a name is that of an image inside a Parquet table, as in `ParquetTable.rows`."""
+    """Return whether a name is that of an image inside a Parquet table, as in `ParquetTable.named_rows`."""
     return ".parquet/" in name
 
 

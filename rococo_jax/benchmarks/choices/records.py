@@ -15,7 +15,7 @@ from typing import Any
 from rococo_jax.benchmarks.choices.items import Box, Picture
 from rococo_jax.data.captions import json_type, refuse_image_data
 from rococo_jax.data.list_cells import MalformedList, parse_list
-from rococo_jax.data.parquet_table import ParquetTable
+from rococo_jax.data.tables import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.storage import hash_file, hash_json, read_json
@@ -153,7 +153,7 @@ def read_side_lines(folder: Path, names: Iterable[str]) -> dict[str, frozenset[s
 def read_records(path: Path) -> tuple[str, Iterator[Record]]:
     """Return a file's hash and its records, in file order. Raises InputError: it cannot be read or has no record."""
     if file_suffix(path) == ".parquet":
-        rows = enumerate(ParquetTable(path).rows())
+        rows = enumerate(ParquetTable(path).named_rows())
         return hash_file(path), (Record(path, f"{path.stem}/{row}", value) for row, value in rows)
     if file_suffix(path) == ".json":
         value = read_json(path, "a file of items")

@@ -73,8 +73,9 @@ def choose_words(
 def place_note(size: tuple[int, int], word: str, ratio: float, rng: np.random.Generator) -> Box:
     """Return left, top, right and bottom of a note for a word on an image of that width and height."""
     note = _note_size(word)
-    scale = min(math.sqrt((1 - ratio) * math.prod(size) / math.prod(note)), *np.divide(size, note))
-    width, height = (max(1, int(scale * side)) for side in note)
+    scale_by_area = math.sqrt((1 - ratio) * math.prod(size) / math.prod(note))
+    scale_by_sides = min(size[0] / note[0], size[1] / note[1])
+    width, height = (max(1, int(min(scale_by_area, scale_by_sides) * side)) for side in note)
     left, top = (int(rng.integers(0, space + 1)) for space in (size[0] - width, size[1] - height))
     return left, top, left + width, top + height
 

@@ -74,18 +74,16 @@ def word_influence(
     return in_chunks()
 
 
-class _Text(NamedTuple):
-    """A caption to embed, complete or without a word.
+class _Shortened(NamedTuple):
+    """The tokens of a caption, and those of the caption without a word, by the index of the word.
 
     Attributes:
         caption: number of the caption.
-        word: index of the removed word; None for the complete caption.
-        ids: the tokens that the tower reads.
     """
 
     caption: int
-    word: int | None
-    ids: list[int]
+    complete: list[int]
+    without: dict[int, list[int]]
 
 
 class _InfluenceEngine:
@@ -101,34 +99,35 @@ class _InfluenceEngine:
     def __call__(self, captions: list[str], wanted: list[Sequence[int] | None]) -> list[np.ndarray]:
         tokenized = self.words(captions)
         influences = [np.full(len(caption.words), np.nan, np.float32) for caption in tokenized]
-        separate_texts: list[_Text] = []
-        sharing_texts: list[_Text] = []
+        separate: list[_Shortened] = []
+        sharing: list[_Shortened] = []
         for number, caption in enumerate(tokenized):
             requested = list(range(len(caption.words)) if wanted[number] is None else wanted[number])
             influences[number][requested] = 0.0
-            full_ids = self.words.around(caption.ids)
-            shortened = [_Text(number, word, self.words.around(caption.without(word))) for word in requested]
-            shortened = [text for text in shortened if text.ids != full_ids]
-            if not shortened:
+            complete = self.words.around(caption.ids)
+            without = {word: self.words.around(caption.without(word)) for word in requested}
+            without = {word: ids for word, ids in without.items() if ids != complete}
+            if not without:
                 continue
             ends_once = caption.spans is not None and self.words.suffix[0] not in caption.ids
-            texts = sharing_texts if self.prefix_encoder is not None and ends_once else separate_texts
-            texts.extend([_Text(number, None, full_ids), *shortened])
-        if separate_texts:
-            _compare(separate_texts, self.encoder.encode_text([text.ids for text in separate_texts]), influences)
-        if sharing_texts:
-            _compare(sharing_texts, self.prefix_encoder.encode([text.ids for text in sharing_texts]), influences)
+            texts = sharing if self.prefix_encoder is not None and ends_once else separate
+            texts.append(_Shortened(number, complete, without))
+        if separate:
+            _compare(separate, self.encoder.encode_text, influences)
+        if sharing:
+            _compare(sharing, self.prefix_encoder.encode, influences)
         return influences
 
 
-def _compare(texts: list[_Text], vectors: np.ndarray, influences: list[np.ndarray]) -> None:
-    """Set the influences of words by comparing each shortened caption with its complete caption before it."""
-    complete = None
-    for text, vector in zip(texts, vectors, strict=True):
-        if text.word is None:
-            complete = vector
-        else:
-            influences[text.caption][text.word] = np.square(complete - vector).sum() / 2
+def _compare(
+    texts: list[_Shortened], encode: Callable[[list[list[int]]], np.ndarray], influences: list[np.ndarray]
+) -> None:
+    """Set the influences of words: half the squared distance of the caption's embedding to that without the word."""
+    embeddings = iter(encode([ids for text in texts for ids in (text.complete, *text.without.values())]))
+    for text in texts:
+        complete = next(embeddings)
+        for word in text.without:
+            influences[text.caption][word] = np.square(complete - next(embeddings)).sum() / 2
 
 
 @dataclass(frozen=True)

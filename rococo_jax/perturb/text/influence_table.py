@@ -12,9 +12,9 @@ writable), an Arrow file with the columns
     key          uint64             the first 8 bytes of each caption's BLAKE2b, ascending
     influence    list of float32    the influence of its words, NaN if it was not computed
 
-All processes and workers of a machine share the map, which has about 16 bytes per caption and 4 per word. It ends with
-its SHA-256 (`verified_files`), and is written again if it is damaged or the table's file has changed. The last line of
-a repeated caption counts. A caption that is not in a table of n captions is mistaken for another one with a probability
+All processes and workers of a machine share the map, which has about 16 bytes per caption and 4 per word. It is
+remembered (`remember`): verified, and written again if the table has changed. The last line of a repeated caption
+counts. A caption that is not in a table of n captions is mistaken for another one with a probability
 of n / 2^64.
 """
 
@@ -26,6 +26,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.file_state import FileState, file_state
-from rococo_jax.data.verified_files import append_digest, map_verified
+from rococo_jax.data.file_state import file_state
+from rococo_jax.data.remember import Kind, map_content, remembered
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.embedding import cache_key
 from rococo_jax.errors import InputError
@@ -45,11 +46,11 @@ from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import find_candidates
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.processes import gather, run_on_all_processes
-from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_write, hash_json, read_json, remove_old, temporary_files, write_json
+from rococo_jax.storage import hash_json, read_json, write_json
 from rococo_jax.texts import read_jsonl
 
 _EXPECTED = "an influence table (rococo influence)"
+_MAP = Kind("influence", ".map", 2, is_beside=True)
 _DECIMALS = 7
 _LARGEST = float(np.finfo(np.float32).max)
 _CAPTIONS_AT_ONCE = 512
@@ -224,14 +225,16 @@ def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
 class InfluenceTable:
     """Look-up of the influence of a caption's words in the memory map of a table; pickled as the table's path.
 
-    Raises InputError as `read_influence_table`.
+    Raises InputError as `read_influence_table`, or if the table changes while it is read.
     """
 
     def __init__(self, path: str | os.PathLike):
+        import pyarrow as pa
+
         self.path = Path(path)
-        table = _open_map(self.path)
-        if table is None:
-            table = _write_map(self.path)
+        source = str(path)
+        content = remembered(_MAP, source, "", partial(_write_map, source), lambda: [file_state(source, _EXPECTED)])
+        table = pa.ipc.open_file(pa.py_buffer(map_content(content))).get_batch(0)
         self._keys, lists = table["key"].to_numpy(), table["influence"]
         self._ends, self._values = lists.offsets.to_numpy(), lists.values.to_numpy()
 
@@ -254,40 +257,11 @@ def _key(caption: str) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(caption.encode(), digest_size=8).digest(), "little"))
 
 
-def _map_path(path: Path) -> Path:
-    if os.access(path.absolute().parent, os.W_OK):
-        return path.with_name(f".{path.name}.map")
-    return cache_folder() / "influence" / f"{hash_json(str(path.absolute()))[:24]}.map"
-
-
-def _open_map(path: Path) -> Any:
-    """Return the columns of a table's map; None if it is missing or damaged, or the table has changed since."""
+def _write_map(path: str, file: BufferedIOBase, earlier: memoryview | None) -> None:
+    """Write the map of a table. Raises InputError as `read_influence_table`."""
     import pyarrow as pa
 
-    content = map_verified(_map_path(path))
-    try:
-        table = None if content is None else pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-    except pa.ArrowException:
-        return None
-    if table is None or table.schema.metadata != _stamp(file_state(str(path), _EXPECTED)):
-        return None
-    return table
-
-
-def _stamp(state: FileState) -> dict[bytes, bytes]:
-    """Return the state of a table as metadata of its map."""
-    return {b"table": json.dumps(state.to_json()).encode()}
-
-
-def _write_map(path: Path) -> Any:
-    """Write the map of a table, and return its columns.
-
-    Raises InputError as `read_influence_table`, and if the table changes while it is read.
-    """
-    import pyarrow as pa
-
-    state = file_state(str(path), _EXPECTED)
-    state.wait_until_settled()
+    del earlier
     keys, ends, values = array("Q"), array("q", [0]), array("f")
     for caption, influence in iterate_influence_table(path):
         keys.append(int(_key(caption)))
@@ -297,13 +271,6 @@ def _write_map(path: Path) -> Any:
     order = np.argsort(keys, kind="stable")
     order = order[np.append(keys[order][1:] != keys[order][:-1], True)] if len(order) else order
     lists = pa.LargeListArray.from_arrays(np.array(ends, np.int64), np.array(values, np.float32)).take(pa.array(order))
-    table = pa.record_batch({"key": keys[order], "influence": lists}).replace_schema_metadata(_stamp(state))
-    map_path = _map_path(path)
-    remove_old(temporary_files(map_path))
-    with atomic_write(map_path) as temporary:
-        with pa.ipc.new_file(str(temporary), table.schema) as file:
-            file.write_batch(table)
-        append_digest(temporary, map_path.name)
-    if (written := _open_map(path)) is None:
-        raise InputError(path, "influence table", "changed while it was read", "a table that nothing writes to")
-    return written
+    table = pa.record_batch({"key": keys[order], "influence": lists})
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_batch(table)

@@ -28,7 +28,7 @@ from rococo_jax.perturb.text.words import Word, article_of, caption_words, like_
 
 KINDS = ("attribute", "relation", "count", "order", "negation", "addition")
 _ADJECTIVES = ("colour", "size", "age", "material", "weather", "light", "state")
-_ADDED_ADJECTIVES = ("colour", "size", "age", "material")
+_ADDED_ADJECTIVES = tuple(word for group in ("colour", "size", "age", "material") for word in ATTRIBUTES[group])
 # The words of a group exclude each other.
 _RELATIONS = (
     ("on", "under", "above", "behind", "beside", "inside", "below", "outside"),
@@ -44,11 +44,13 @@ _RELATIONS = (
     ("rides", "feeds", "chases", "washes", "pets", "pulls", "pushes"),
 )
 _COUNTS = ("two", "three", "four", "five", "six")
-ADDED_OBJECTS = """
+ADDED_OBJECTS = tuple(
+    """
 dog cat horse bird cow bicycle car bus truck boat chair table bed lamp clock book phone laptop ball kite umbrella hat
 backpack suitcase bottle cup bowl plate knife spoon banana apple orange pizza sandwich cake flower tree bench sign
 ladder basket box towel pillow mirror guitar camera bucket fence tent
 """.split()
+)
 _NEGATED = {"is": "is not", "are": "are not", "with": "without", "has": "has no", "have": "have no"}
 _ARTICLES = ("a", "an")
 
@@ -191,11 +193,11 @@ def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lex
 
 
 def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
-    adjectives = [word for group in _ADDED_ADJECTIVES for word in ATTRIBUTES[group] if is_new(word, present, lexicon)]
-    objects = [word for word in ADDED_OBJECTS if is_new(word, present, lexicon)]
+    adjectives = [f"{adjective} " for adjective in _ADDED_ADJECTIVES if is_new(adjective, present, lexicon)]
+    objects = [f" and {article_of(noun)} {noun}" for noun in ADDED_OBJECTS if is_new(noun, present, lexicon)]
     for _, word in _single_nouns(words, lexicon):
-        yield Span(word.start, word.start, [f"{adjective} " for adjective in adjectives])
-        yield Span(word.end, word.end, [f" and {article_of(noun)} {noun}" for noun in objects])
+        yield Span(word.start, word.start, adjectives)
+        yield Span(word.end, word.end, objects)
 
 
 _FIND_SPANS = {"attribute": _attributes, "relation": _relations, "count": _counts, "order": _orders,

@@ -114,6 +114,10 @@ class Lexicon:
             return False
         return new.name not in self._synonyms.get(old.name, ()) and new.name not in self._more_general.get(old.name, ())
 
+    def names_without_effect(self, old: Noun) -> set[str]:
+        """Return the names of nouns that do not alter the meaning in place of `old` (`alters`)."""
+        return {old.name}.union(self._synonyms.get(old.name, ()), self._more_general.get(old.name, ()))
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads."""
         groups = [

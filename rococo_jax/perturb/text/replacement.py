@@ -15,10 +15,11 @@ Every random choice is a hash of (seed, variant, caption, word, draw). An altere
 seed, the caption, the other captions of its image and the influence of its words; not on order, batch or machine.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import grain.python as grain
@@ -126,9 +127,6 @@ class CaptionAlterer:
     select: str = "lowest"
     vocabulary: Sequence[str] = ()
     fit_article: bool = False
-    _forms: dict[tuple[str | None, bool], list[tuple[str, Noun]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def __post_init__(self):
         choices = {"variant": VARIANTS, "select": ("lowest", "highest", "random")}
@@ -196,24 +194,22 @@ class CaptionAlterer:
                 if plain(word) not in present and plain(word) not in forms:
                     yield word
         else:
-            for word, noun in _shuffled(self._nouns_for(old), key):
+            is_same_concept = self.variant == "same_concept"
+            for word, noun in _shuffled(_forms(self.lexicon, old.noun.concept, is_same_concept, old.plural), key):
                 if self.lexicon.alters(old.noun, noun) and noun.is_absent(present):
                     yield word
-
-    def _nouns_for(self, old: Candidate) -> list[tuple[str, Noun]]:
-        """Return words in the old word's number with their nouns, from its concept group or from all others."""
-        key = (old.noun.concept, old.plural)
-        if key not in self._forms:
-            is_same_concept = self.variant == "same_concept"
-            nouns = [noun for noun in self.lexicon.nouns if (noun.concept == old.noun.concept) == is_same_concept]
-            forms = {noun.form(old.plural): noun for noun in nouns if noun.form(old.plural) is not None}
-            self._forms[key] = list(forms.items())
-        return self._forms[key]
 
     def _write(self, caption: str, word: Word, old: Candidate, new: str, influence: float | None) -> Alteration:
         value = None if influence is None or math.isnan(influence) else round(influence, _DECIMALS + 2)
         altered, new = replace_word(caption, word, new), like_case(word.text, new)
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _forms(lexicon: Lexicon, concept: str, is_same_concept: bool, plural: bool) -> list[tuple[str, Noun]]:
+    """Return the singulars or plurals with their nouns, of a concept group or of all others."""
+    nouns = [noun for noun in lexicon.nouns if (noun.concept == concept) == is_same_concept]
+    return list({form: noun for noun in nouns if (form := noun.form(plural)) is not None}.items())
 
 
 @runtime_checkable

@@ -87,13 +87,14 @@ def is_new(word: str, present: frozenset[str], lexicon: Lexicon) -> bool:
     if noun is None:
         same_meaning = {plain(word)}.union(*(synonyms for synonyms in _SYNONYMS if word in synonyms))
         return present.isdisjoint(same_meaning)
-    return noun.is_absent(present) and all(lexicon.alters(old, noun) for old in _nouns_of(present, lexicon))
+    return noun.is_absent(present) and noun.name not in _names_without_effect(present, lexicon)
 
 
 @functools.lru_cache(maxsize=256)
-def _nouns_of(present: frozenset[str], lexicon: Lexicon) -> tuple[Noun, ...]:
-    """Return the nouns among some words; cached, since many candidates are compared with the same words."""
-    return tuple(noun for word in sorted(present) if (noun := lexicon.find(word)) is not None)
+def _names_without_effect(present: frozenset[str], lexicon: Lexicon) -> frozenset[str]:
+    """Return the names of nouns that mean the same as a present word or are more general."""
+    nouns = (noun for word in present if (noun := lexicon.find(word)) is not None)
+    return frozenset[str]().union(*map(lexicon.names_without_effect, nouns))
 
 
 def named_objects(captions: Sequence[str], lexicon: Lexicon) -> Counter[str]:

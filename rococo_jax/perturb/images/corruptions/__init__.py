@@ -91,43 +91,47 @@ class Corruption:
         if missing:
             images = jnp.pad(jnp.asarray(images), ((0, missing), (0, 0), (0, 0), (0, 0)))
             ids = np.pad(ids, (0, missing))
-        turns = np.int32(min(runs, -(-count // self.at_a_time)))
+        n_steps = np.int32(min(runs, -(-count // self.at_a_time)))
         program = _program(self.name, severity, self.at_a_time, mesh)
-        corrupted = program(jnp.asarray(images), key, jnp.asarray(ids, jnp.uint32), turns)
+        corrupted = program(jnp.asarray(images), key, jnp.asarray(ids, jnp.uint32), n_steps)
         return corrupted[:count] if missing else corrupted
 
 
 @functools.cache
 def _program(name: str, severity: int, at_a_time: int, mesh: Mesh | None) -> Callable[..., Array]:
-    """Return the jitted program of a kind and severity, over a mesh or one device; its loop has `turns` iterations."""
+    """Return the jitted program of a kind and severity, on a mesh or one device; its loop has `n_steps` iterations."""
     kind = CORRUPTIONS[name]
 
-    def one(image: Array, key: Array, number: Array) -> Array:
+    def corrupt_image(image: Array, key: Array, image_id: Array) -> Array:
         if kind.draw is None:
             return kind.apply(image, severity, None)
-        draws = kind.draw(jax.random.fold_in(key, number), image.shape[0], image.shape[1], severity)
+        draws = kind.draw(jax.random.fold_in(key, image_id), image.shape[0], image.shape[1], severity)
         return kind.apply(image, severity, draws)
 
-    def several(images: Array, key: Array, ids: Array, turns: Array) -> Array:
-        runs = images.reshape(-1, at_a_time, *images.shape[1:])
+    def corrupt_images(images: Array, key: Array, ids: Array, n_steps: Array) -> Array:
+        groups = images.reshape(-1, at_a_time, *images.shape[1:])
         if at_a_time == 1 and kind.group == "noise":
             # Flat rows for noise, because a loop over a last axis of three channels is not vectorised (7 times slower).
-            runs = images.reshape(len(images), 1, -1)
+            groups = images.reshape(len(images), 1, -1)
         ids = ids.reshape(-1, at_a_time)
 
-        def turn(number: Array, runs: Array) -> Array:
-            run = jax.lax.dynamic_index_in_dim(runs, number, keepdims=False)
-            now = jax.lax.dynamic_index_in_dim(ids, number, keepdims=False)
-            run = run.reshape(at_a_time, *images.shape[1:])
-            corrupted = one(run[0], key, now[0]) if at_a_time == 1 else jax.vmap(one, (0, None, 0))(run, key, now)
-            return jax.lax.dynamic_update_index_in_dim(runs, corrupted.reshape(runs.shape[1:]), number, 0)
+        def step(number: Array, groups: Array) -> Array:
+            group = jax.lax.dynamic_index_in_dim(groups, number, keepdims=False)
+            group_ids = jax.lax.dynamic_index_in_dim(ids, number, keepdims=False)
+            group = group.reshape(at_a_time, *images.shape[1:])
+            if at_a_time == 1:
+                corrupted = corrupt_image(group[0], key, group_ids[0])
+            else:
+                corrupted = jax.vmap(corrupt_image, (0, None, 0))(group, key, group_ids)
+            return jax.lax.dynamic_update_index_in_dim(groups, corrupted.reshape(groups.shape[1:]), number, 0)
 
-        return jax.lax.fori_loop(0, turns, turn, runs).reshape(images.shape)
+        return jax.lax.fori_loop(0, n_steps, step, groups).reshape(images.shape)
 
     if mesh is None:
-        return jax.jit(several)
+        return jax.jit(corrupt_images)
     split, replicated = PartitionSpec(AXES), PartitionSpec()
-    return jax.jit(jax.shard_map(several, mesh=mesh, in_specs=(split, replicated, split, replicated), out_specs=split))
+    in_specs = (split, replicated, split, replicated)
+    return jax.jit(jax.shard_map(corrupt_images, mesh=mesh, in_specs=in_specs, out_specs=split))
 
 
 CORRUPTIONS: dict[str, Corruption] = {
