@@ -115,7 +115,7 @@ def main() -> None:
         else:
             items = sugar_crepe(arguments.data / "compositionality/sugar_crepe", list(world.files))
         for arm, sources in world.models.items():
-            rows += rows_of(name, arm, embed(world, sources[0], cache), items)
+            rows += rows_of(name, arm, embed(world, sources[0], cache, int(items.images.max()) + 1), items)
     write_csv_rows(arguments.out, rows)
     print("\n".join("; ".join(row) for row in rows))
 

@@ -81,10 +81,10 @@ class EmbeddedWorld:
         return embed_texts(self.model, texts, self.cache)
 
 
-def embed(world: World, source: str, cache: EmbeddingCache) -> EmbeddedWorld:
-    """Load a model and embed all images of a world."""
+def embed(world: World, source: str, cache: EmbeddingCache, images: int | None = None) -> EmbeddedWorld:
+    """Load a model and embed the first images of a world, or all."""
     model = load_encoder(source)
-    return EmbeddedWorld(model, embed_images(model, world.files, cache), cache)
+    return EmbeddedWorld(model, embed_images(model, world.files[:images], cache), cache)
 
 
 def scenes() -> World:
