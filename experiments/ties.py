@@ -1,12 +1,10 @@
 """How much do ties and 16-bit numbers add to accuracy where a tie counts as right?
 
-    python experiments/ties.py --out ties.csv [--cache DIR] [--data DATA --training FIT --further OTHERS
-        --text-tower TOWER joined=MODEL plain=MODEL ...]
+    python experiments/ties.py --out ties.csv [--cache DIR]
 
-`worlds` describes models and drawn scenes. Items are an image, a true caption and a false one. Photographs: all items
-of SugarCrepe whose image is among the test images or OTHERS, none of which a model was trained on. Scenes: each
-caption and the same caption with a noun of the same concept. Three rules, of which the first is that of tools which
-take the index of the largest score and list the true caption first:
+`worlds` describes models and images. An item is an image, one of its captions and the same caption with a noun of the
+same concept. Three rules, of which the first is that of tools which take the index of the largest score and list the
+true caption first:
 
     first     s(true) >= s(false)
     half      a tie counts one half
@@ -23,13 +21,11 @@ The towers themselves compute in float32, so this is what the last step alone ad
 """
 
 import argparse
-import json
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
+from worlds import EmbeddedWorld, World, add_arguments, cell, embed, scenes
 
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.perturb.text.replacement import CaptionAlterer
@@ -44,19 +40,6 @@ class Items(NamedTuple):
     images: np.ndarray
     true: list[str]
     false: list[str]
-
-
-def sugar_crepe(folder: Path, files: list[Path]) -> Items:
-    """Return the items whose image is among the files, by COCO's number of the image."""
-    place_of_number = {file.name.rpartition("_")[2]: place for place, file in enumerate(files)}
-    images, true, false = [], [], []
-    for path in sorted(folder.glob("*.json")):
-        for item in json.loads(path.read_text(encoding="utf-8")).values():
-            if item["filename"] in place_of_number:
-                images.append(place_of_number[item["filename"]])
-                true.append(item["caption"])
-                false.append(item["negative_caption"])
-    return Items(np.array(images), true, false)
 
 
 def items_of_captions(world: World) -> Items:
@@ -109,13 +92,10 @@ def main() -> None:
     arguments = parser.parse_args()
     cache = EmbeddingCache(arguments.cache)
     rows = [["images", "model", "items", "type", "computation", "first", "half", "strict", "ties, %", "added, points"]]
-    for name, world in worlds_of(arguments).items():
-        if name == "scenes":
-            items = items_of_captions(world)
-        else:
-            items = sugar_crepe(arguments.data / "compositionality/sugar_crepe", list(world.files))
-        for arm, sources in world.models.items():
-            rows += rows_of(name, arm, embed(world, sources[0], cache), items)
+    world = scenes()
+    items = items_of_captions(world)
+    for arm, (source,) in world.models.items():
+        rows += rows_of("scenes", arm, embed(world, source, cache, int(items.images.max()) + 1), items)
     write_csv_rows(arguments.out, rows)
     print("\n".join("; ".join(row) for row in rows))
 

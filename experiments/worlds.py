@@ -1,24 +1,12 @@
-"""Images, captions and models of the experiments on single words, ties and universal texts, as unit vectors.
+"""Images, captions and models of the experiments on single words and ties, as unit vectors.
 
-    photographs   images of COCO, by a captions file of the documented form. Models are heads on two frozen towers
-    scenes        drawn scenes of the split `test`, whose compositions occur in no training scene. Models are the demo's
-
-A world has queries (images with captions) and further images that no model was trained on, for comparison. Intervals
-resample images, with the models fixed. The models of the photographs are trained on FIT, captions of images on which no
-item of SugarCrepe or SugarCrepe++ lies:
-
-    rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions FIT
-    rococo train --config ablations/defence --workdir runs/plain-1 --config.seed=1 --config.losses.sc.count=2 \
-        --config.data.feature_pool.captions=2 --config.init.model=models/fit --config.data.images=coco/images \
-        --config.data.captions=FIT
-    ... --config.losses.sc.weight=1.5                                                                         sc
-    ... --config.losses.sc.weight=2 --config.losses.grounding.weight=1 --config.losses.blind.weight=2 \
-        --config.optimizer.pull_to_start=20                                                                   recipe
+Drawn scenes of the split `test`, whose compositions occur in no training scene, and the models of the demo. A world has
+queries (images with captions) and further images that no model was trained on, for comparison. Intervals resample
+images, with the models fixed.
 """
 
 import argparse
 import dataclasses
-import json
 import tempfile
 from collections.abc import Sequence
 from functools import cached_property
@@ -33,7 +21,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images, embed_texts
 from rococo_jax.encoders.loading import load_encoder
 from rococo_jax.encoders.protocol import LoadedModel
-from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
+from rococo_jax.perturb.text.lexicon import Lexicon
 
 SCENES, FURTHER_SCENES, SEED = 300, 700, 64
 DEMO_MODELS = {"plain": ["demo:plain"], "sc-vc": ["demo:sc-vc"], "grounded": ["demo:grounded"]}
@@ -50,7 +38,6 @@ class World:
         lexicon: nouns that replace each other.
         influence_model: model by whose text tower the influence of words is computed.
         models: sources of the models of each arm, one for each training seed; the first arm is the reference.
-        training_captions: captions of other images, on which models may have been trained.
     """
 
     items: Sequence[CaptionedImage]
@@ -58,7 +45,6 @@ class World:
     lexicon: Lexicon
     influence_model: str
     models: dict[str, list[str]]
-    training_captions: Sequence[str]
 
     @cached_property
     def captions(self) -> list[str]:
@@ -81,10 +67,10 @@ class EmbeddedWorld:
         return embed_texts(self.model, texts, self.cache)
 
 
-def embed(world: World, source: str, cache: EmbeddingCache) -> EmbeddedWorld:
-    """Load a model and embed all images of a world."""
+def embed(world: World, source: str, cache: EmbeddingCache, images: int | None = None) -> EmbeddedWorld:
+    """Load a model and embed the first images of a world, or all."""
     model = load_encoder(source)
-    return EmbeddedWorld(model, embed_images(model, world.files, cache), cache)
+    return EmbeddedWorld(model, embed_images(model, world.files[:images], cache), cache)
 
 
 def scenes() -> World:
@@ -96,51 +82,14 @@ def scenes() -> World:
         if not (folder / f"{scene.name}.png").exists():
             draw_scene(scene, 256).save(folder / f"{scene.name}.png", compress_level=1)
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in drawn[:SCENES]]
-    others = [caption for index in range(2000) for caption in captions_of(make_scene("train", 0, index))]
     files = [folder / f"{scene.name}.png" for scene in drawn]
-    return World(items, files, demo_lexicon(), "demo:plain", DEMO_MODELS, list(dict.fromkeys(others)))
-
-
-def photographs(data: Path, training: Path, further: Path, towers: Path, models: Sequence[str]) -> World:
-    """Return the test photographs.
-
-    Args:
-        data: folder with `coco/captions_test.json` and `coco/images`.
-        training, further: captions files of the images that models were trained on, and of those for comparison.
-        towers: folder of the frozen text tower.
-        models: ARM=FOLDER of each model; several with one arm are its training seeds.
-    """
-    read = lambda path: json.loads(path.read_text(encoding="utf-8"))  # noqa: E731
-    tests = read(data / "coco/captions_test.json")
-    items = [CaptionedImage(each["image"], tuple(each["caption"])) for each in tests]
-    files = [data / "coco/images" / each["image"] for each in [*tests, *read(further)]]
-    arms: dict[str, list[str]] = {}
-    for model in models:
-        arm, _, folder = model.partition("=")
-        arms.setdefault(arm, []).append(folder)
-    captions = [caption for each in read(training) for caption in each["caption"]]
-    return World(items, files, shipped_lexicon(), str(towers), arms, list(dict.fromkeys(captions)))
+    return World(items, files, demo_lexicon(), "demo:plain", DEMO_MODELS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose worlds: scenes always, photographs where models are named."""
+    """Add the options of all of these experiments."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="folder of the embedding cache (default: none)")
-    parser.add_argument("--data", type=Path, help="data folder in the documented layout, with the photographs")
-    parser.add_argument("--training", type=Path, help="captions of the photographs that models were trained on")
-    parser.add_argument("--further", type=Path, help="captions of further photographs that no model was trained on")
-    parser.add_argument("--text-tower", type=Path, help="text tower by which the influence of words is computed")
-    parser.add_argument("models", nargs="*", metavar="ARM=FOLDER", help="models of the photographs")
-
-
-def worlds_of(arguments: argparse.Namespace) -> dict[str, World]:
-    """Return the worlds that the options choose."""
-    worlds = {"scenes": scenes()}
-    if arguments.models:
-        worlds["photographs"] = photographs(
-            arguments.data, arguments.training, arguments.further, arguments.text_tower, arguments.models
-        )
-    return worlds
 
 
 def mean_over_images(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float, float]:

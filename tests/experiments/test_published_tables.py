@@ -71,6 +71,12 @@ def test_correlations_over_families_are_those_of_the_checkpoints(script):
         pair = frozenset(columns.get(row[side], row[side]) for side in ("x_task", "y_task"))
         if row["partial_rho"]:
             kept[pair] = 100 * float(row["partial_rho"])
+    field, names = read(RESEARCH / "published_field.csv"), sorted(frozenset().union(*kept))
+    values = np.array([[float(row[name]) for row in field] for name in names])
+    correlations = script.partial_correlations(values, np.array([float(row["coco_i2t"]) for row in field]))
+    for pair, value in kept.items():
+        one, other = map(names.index, pair)
+        assert 100 * correlations[one, other] == pytest.approx(value, abs=1e-9)
     rows = read(RESEARCH / "population_families.csv")
     assert {frozenset((row["x"], row["y"])) for row in rows} == set(kept) and len(kept) == 66
     for row in rows:
