@@ -1,32 +1,41 @@
 # `make demo` and `make test` do everything on a machine that has only Python >= 3.11 and make.
 #   make demo                    install, run the benchmark on drawn scenes, write demo-out/report.html
-#   make test                    install with the test tools, lint, run the tests; tests/README.md describes the targets
-#   make test-all                also the tests that take minutes; before every release
+#   make test                    install with the test tools, lint, run the tests of five minutes; tests/README.md
+#   make test-full               also the slower tests, as .ci/run does
+#   make test-all                also every case and what takes minutes; before every release
 #   make test-one AREA=losses    the tests of one folder, or of one file: AREA=losses/test_oracles.py
-#   make test-quick VENV=.venv312 PYTHON=python3.12    the quick tests on another Python, all or those of TESTS="..."
+#   make test VENV=.venv311 PYTHON=python3.11    on another Python than the newest one that is installed
 #   make fuzz MINUTES=60         every reader of files on randomly damaged files, for that many minutes each; resumes
 #   make kills KILLS=20          every writer killed that many times and run again, below build/kills
 #   make docs                    build the site below build/site; make docs-serve shows it and follows changes
 #   make perf DATA=... BESIDE=...    every measurement of perf/run_all.py, written to build/perf.json; resumes. BESIDE is
 #                                a folder with open_clip (perf/measuring.py)
 
-PYTHON ?= python3
+# The newest Python that is on the path or among pyenv's, from 3.13 to 3.11.
+PYTHON ?= $(shell for version in 3.13 3.12 3.11; do \
+    for python in python$$version "$$HOME"/.pyenv/versions/$$version*/bin/python; do \
+      "$$python" -c "import ensurepip, sys; sys.exit(sys.version_info[:2] != tuple(map(int, '$$version'.split('.'))))" \
+        2>/dev/null && echo "$$python" && exit; \
+    done; done; echo python3)
 VENV ?= .venv
 # By cores and free memory (tests/conftest.py).
 WORKERS ?= auto
-TESTS ?= tests
 EXTRAS ?= dev,docs,reference
 INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-compile
 # Without bytecode every process compiles JAX, torch and the package again, which takes most of a short command's time.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-one test-quick fuzz kills lint clean perf docs docs-serve node-tools dist
+.PHONY: demo test test-full test-all test-one fuzz kills lint clean perf docs docs-serve node-tools dist
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
 
 test: $(VENV)/.installed-dev
+	$(MAKE) -j2 lint $(VENV)/.compiled
+	$(PYTEST) -m "not slow"
+
+test-full: $(VENV)/.installed-dev
 	$(MAKE) -j2 lint $(VENV)/.compiled
 	$(PYTEST)
 
@@ -35,9 +44,6 @@ test-all: lint
 
 test-one: $(VENV)/.installed-dev
 	$(PYTEST) tests/$(AREA)
-
-test-quick: $(VENV)/.installed-dev
-	$(PYTEST) -m "not slow and not real_data" $(TESTS)
 
 MINUTES ?= 60
 fuzz: $(VENV)/.installed-dev
@@ -74,6 +80,7 @@ dist: $(VENV)/bin/python
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "rococo_jax needs Python 3.11 or newer; found $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 2; }
+	@echo "$(VENV) has $$($(PYTHON) --version) ($(PYTHON))"
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python setup.cfg pyproject.toml

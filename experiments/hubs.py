@@ -10,7 +10,8 @@
                           altered    altered captions of the queries, one of the same concept for each caption
                           training   captions of other images
                           list       one to four nouns of the lexicon, "dog, car, tree": the best noun, then the noun
-                                     whose addition beats the most images, and so on; the best of the four lists
+                                     whose addition beats the most images, and so on (of several, the one with
+                                     the largest mean margin); the best of the four lists
     hubs              on the clean gallery, from image to text and from text to image: the share of queries whose first
                       item also ranks first for a query of another image (`hubness` of `metrics.retrieval`), and the
                       skewness of the number of queries that have an item among their first ten
@@ -63,10 +64,10 @@ def beaten_by_list(
     columns = []
     for _ in range(NOUNS):
         texts = [f"{lists[-1]}, {noun}".removeprefix(", ") for noun in nouns]
-        beats = images @ embedded.texts(texts).T > own[:, None]
-        place = beats[half].sum(axis=0).argmax()
+        margins = images @ embedded.texts(texts).T - own[:, None]
+        place = np.lexsort((margins[half].mean(axis=0), (margins[half] > 0).sum(axis=0)))[-1]
         lists.append(texts[place])
-        columns.append(beats[:, place])
+        columns.append(margins[:, place] > 0)
     return beaten_by_chosen_text(np.column_stack(columns), half)
 
 

@@ -4,7 +4,7 @@ import functools
 import hashlib
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 # Subpackages that use embeddings but do not compute them. All others, new ones included, belong to the code of an
 # embedding.
 USERS_OF_EMBEDDINGS = frozenset(

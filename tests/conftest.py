@@ -30,10 +30,13 @@ import pytest
 from rococo_jax.cli.main import COMMANDS, main
 from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
+from tests.support import restored
 from tests.support.paths import require_real_data
 from tests.support.programs import QUICK_FOLDERS, compile_quickly
 
 WORKER_GB = 2.0  # at its peak
+# Files of few tests with a fixture that takes most of a minute.
+LONG_FIXTURES = ("test_tutorials.py", "test_sweep.py", "test_devices.py")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -42,16 +45,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def pytest_collection_modifyitems(items):
     """Skip thorough tests unless they are requested; begin with the files that take longest."""
     skip_thorough = pytest.mark.skip(reason="thorough; set ROCOCO_THOROUGH=1")
-    counts, slow_files = Counter(), set()
+    counts, slow = Counter(), Counter()
     for item in items:
         if item.get_closest_marker("thorough") and not os.environ.get("ROCOCO_THOROUGH"):
             item.add_marker(skip_thorough)
             continue
         counts[item.path] += 1
-        if item.get_closest_marker("slow"):
-            slow_files.add(item.path)
+        slow[item.path] += item.get_closest_marker("slow") is not None
     # A long file taken last would leave the other workers idle.
-    items.sort(key=lambda item: (item.path not in slow_files, -counts[item.path], item.path))
+    items.sort(key=lambda item: (item.path.name not in LONG_FIXTURES, -slow[item.path], -counts[item.path], item.path))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -175,6 +177,7 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 def programs_of_a_file(request):
     """Compile as the file's folder or mark says; drop its programs at its end, which would take gigabytes."""
     types.begin_file()
+    restored.begin_file()
     compile_quickly(request.path.parent.name in QUICK_FOLDERS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()

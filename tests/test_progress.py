@@ -35,7 +35,7 @@ STEPS = [
     [(250, "scenes", SCENES), (100_000, "steps", STEPS), (None, "", [(0, 1, "1"), (10, 20, "21 (2.0/s)")])],
     ids=["the start does not count", "nothing before a fiftieth is done", "no estimate of an unknown length"],
 )
-def test_estimates_begin_when_enough_was_measured(total, unit, course, clock):
+def test_the_remaining_time_appears_once_enough_was_measured(total, unit, course, clock):
     count = Count("drawing", total, unit)
     for seconds, more, words in course:
         clock[0] += seconds
@@ -43,7 +43,7 @@ def test_estimates_begin_when_enough_was_measured(total, unit, course, clock):
         assert count.words() == f"drawing: {words}"
 
 
-def test_no_rate_contains_a_compilation(clock):
+def test_rates_exclude_intervals_with_a_compilation(clock):
     """Ten items a second, and two programs: one for the first shape, another in the middle."""
     count = Count("embedding", 1000, "captions")
     lines = []
@@ -113,7 +113,7 @@ def test_a_bar_and_a_line_show_the_same_words(clock, monkeypatch, capsys):
     assert words in said[False] and words in " ".join(said[True].split())
 
 
-def test_who_was_shown_a_part_is_shown_the_end(clock, capsys):
+def test_a_last_line_follows_if_one_was_printed(clock, capsys):
     with progress("fitting", 90, "fits") as advance:
         advance(40)
         clock[0] += 40.0

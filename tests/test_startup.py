@@ -98,7 +98,7 @@ def test_peaks_by_the_names_that_jax_gives_devices(kind, teraflops):
     assert peak_flops(Mock(spec=jax.Device, device_kind=kind)) == teraflops * 1e12
 
 
-def test_an_unknown_chip_is_one_line(monkeypatch, capsys):
+def test_an_unknown_chip_is_reported_in_one_line(monkeypatch, capsys):
     unknown = Mock(spec=jax.Device, device_kind="Chip 9", platform="gpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [unknown])
     assert Meter(8).peak is None

@@ -10,6 +10,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.outputs import output_folder, print_short, print_tables
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import ANY_SIZE, DataOptions, EmbeddingOptions, ModelOptions
+from rococo_jax.evaluation.tracking import read_tracker
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -21,7 +22,17 @@ EXAMPLES = """\
   rococo evaluate models/blip --rerank 256 --images coco/images \\
       --annotations rococo/annotations --out out/blip
   rococo evaluate --models models.txt 'runs/*/model' --data DATA --out out --protocol strict
+  rococo evaluate models/a models/b --data DATA --out out --log wandb:robustness
 """
+
+
+def _tracker(text: str) -> str:
+    """Check a tracker. Raises InputError as `read_tracker`."""
+    try:
+        read_tracker(text)
+    except InputError as error:
+        raise InputError("--log", error.field, error.found, error.wanted) from None
+    return text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,7 @@ class Options:
         image_sizes: side of the images in pixels, if not the checkpoint's, with position embeddings interpolated as in
             its own library; several sizes, such as 160,224,288, give one result each, MODEL@160px
         no_report: do not write the report
+        log: also log the numbers of each model to wandb:PROJECT or trackio:PROJECT, as a run of its name
         shard: evaluate shard K of N of the model list, for N processes that share --out; rococo report OUT then writes
             the report of all
         all: of several models, print every number and every primary difference instead of one screen
@@ -55,6 +67,7 @@ class Options:
     baseline_captions: Annotated[str | None, Option("FILE")] = None
     image_sizes: Annotated[tuple[int, ...], Option("N,N", flag="image-size", least=1)] = ()
     no_report: bool = False
+    log: Annotated[str | None, Option("TRACKER:PROJECT", check=_tracker)] = None
     shard: Annotated[str | None, Option("K/N")] = None
     all: bool = False
     json: bool = False
@@ -80,10 +93,12 @@ def _run(options: Options) -> int:
 
     from rococo_jax.evaluation.model_list import read_models, shard_of
     from rococo_jax.evaluation.model_series import JOURNAL, evaluate_all, write_journal
+    from rococo_jax.evaluation.tracking import log_results
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.progress import say
 
     settings, out, shard = options.settings, Path(options.out), options.shard
+    tracker = None if options.log is None else read_tracker(options.log)
     training = run_on_all_processes("baseline captions", lambda: _training_captions(options))
     compute = run_on_all_processes("settings", options.embedding.compute)
     load_options = run_on_all_processes("settings", options.model.load_options)
@@ -117,6 +132,8 @@ def _run(options: Options) -> int:
         evaluated_folders += [folder for source, folder in folders.items() if source not in failures]
         failed += [names.get(source, source) if len(sizes) > 1 else source for source in failures]
     if jax.process_index() == 0:
+        for each in all_results if tracker else ():
+            log_results(tracker, each)
         if all_results:
             _print_and_report(options, all_results, evaluated_folders, out / "report.html")
         if failed:

@@ -21,11 +21,11 @@ import multiprocessing
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import grain.python as grain
 from absl import flags
@@ -48,6 +48,19 @@ _MAX_SHARE = 0.5
 _CHUNKS_IN_FLIGHT = 3
 # Chunks wait in the queue of the worker, and as many again in Grain's read-ahead in the training process.
 _QUEUES = 2
+
+
+@runtime_checkable
+class ChunkReader(Protocol):
+    """Function that makes the chunks of a process's `rows`; `per_batch` chunks are its rows of one batch."""
+
+    @property
+    def rows(self) -> Sized: ...
+
+    @property
+    def per_batch(self) -> int: ...
+
+    def __call__(self, number: int) -> Chunk: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +145,7 @@ class TrainingInput(Iterator[Batch]):
 
     def __init__(
         self,
-        read_chunk: ReadChunk,
+        read_chunk: ChunkReader,
         identity: Mapping[str, Any],
         *,
         workers: int = 0,

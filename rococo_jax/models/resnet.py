@@ -94,9 +94,10 @@ class ResNetTower(ConvolutionalTower):
         self.norm1, self.norm2, self.norm3 = FrozenBatchNorm(half), FrozenBatchNorm(half), FrozenBatchNorm(width)
 
         def block(number: int, first: bool, rngs: nnx.Rngs) -> Bottleneck:
-            width, average = spec.width << number, first and number > 0
-            inputs = spec.width if first and number == 0 else _EXPANSION * (spec.width << (number - first))
-            return Bottleneck(inputs, width, _EXPANSION * width, first=first, average=average, dtype=dtype, rngs=rngs)
+            width, follows_stage = spec.width * 2**number, first and number > 0
+            outputs = _EXPANSION * width
+            inputs = outputs // 2 if follows_stage else spec.width if first else outputs
+            return Bottleneck(inputs, width, outputs, first=first, average=follows_stage, dtype=dtype, rngs=rngs)
 
         self.add_stages(lambda number: Stage(spec.stage_layers[number], partial(block, number), rngs=rngs))
         count = (spec.position_grid or spec.grid) ** 2 + 1

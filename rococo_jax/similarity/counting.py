@@ -125,7 +125,8 @@ def _count_fast(
     come from `_count_general`.
     """
     positive = counts.best_scores[OWN_ORIGINAL][:, None]
-    # Both counts in one sweep, packed into the two halves of an integer: a tile has fewer than 2^15 items.
+    # Both counts in one sweep, packed into the two halves of an integer.
+    assert tile.index.size < 2**15
     is_higher = (scores > positive).astype(jnp.int32)
     is_not_lower = (scores >= positive).astype(jnp.int32)
     packed = jnp.sum((is_higher << 16) + is_not_lower, axis=1)

@@ -118,19 +118,22 @@ def decode_counts(names: Iterable[str], sums: Int[np.ndarray, "counts 2"]) -> di
 def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] = ()) -> Batch:
     """Build a batch from the arrays that `data.training_input` yields.
 
-    It reads `pixels`, `resized`, `ids`, `text_mask` and `image_id`, and for each of the `fields`, which are texts,
-    `NAME_ids`, `NAME_text_mask` and `NAME_valid`.
+    It reads `image_id`; `pixels` and `resized`, or `image_features`; `ids` and `text_mask`, or `text_features`; and for
+    each of the `fields` `NAME_valid`, and `NAME_ids` and `NAME_text_mask` of texts, or `NAME_features`.
     """
+    get = arrays.get
     batch = Batch(
-        Images(pixels=arrays.get("pixels"), resized=arrays.get("resized")),
-        Texts(arrays["ids"], arrays["text_mask"]),
+        Images(get("pixels"), get("image_features"), get("resized")),
+        Texts(get("ids"), get("text_mask"), get("text_features")),
         arrays["image_id"],
         {},
         {},
     )
-    for name in (field.name for field in fields):
-        texts = Texts(arrays[f"{name}_ids"], arrays[f"{name}_text_mask"])
-        batch = batch.with_field(Field(name, "text"), texts, arrays[f"{name}_valid"])
+    for field in fields:
+        features = get(f"{field.name}_features")
+        texts = Texts(get(f"{field.name}_ids"), get(f"{field.name}_text_mask"), features)
+        items = Images(features=features) if field.tower == "vision" else texts
+        batch = batch.with_field(field, items, arrays[f"{field.name}_valid"])
     return batch
 
 

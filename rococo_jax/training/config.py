@@ -24,7 +24,7 @@ from rococo_jax.config_files import find_config
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_keys import all_keys, profiled_steps
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 
 # Sections whose keys are not declared: they describe a model, and `ModelSpec` and `Preprocessing` check them.
 FREE_SECTIONS = ("init.spec", "init.preprocessing")

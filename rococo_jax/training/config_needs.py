@@ -7,7 +7,15 @@ from ml_collections import ConfigDict
 from rococo_jax.config_fields import COUNT, Key, Need
 from rococo_jax.losses import active_fields
 from rococo_jax.losses.terms import LossTerm
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.freezing import SIDES
+
+
+def cached_sides(config: ConfigDict) -> tuple[str, ...]:
+    """Return the towers whose features are computed once: none, "vision" (LiT, arXiv 2111.07991), or both."""
+    if not config.data.cached_features:
+        return ()
+    return SIDES if config.train.text == "none" else ("vision",)
+
 
 NEW_TOWERS = Need(lambda config: not config.init.model, "with config.init.model, which has its own")
 TRAINED_TOWER = Need(

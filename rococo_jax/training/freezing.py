@@ -16,15 +16,6 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 
 SIDES = ("vision", "text")
-
-
-def cached_sides(config: ConfigDict) -> tuple[str, ...]:
-    """Return the towers whose features are computed once: none, "vision" (LiT, arXiv 2111.07991), or both."""
-    if not config.data.cached_features:
-        return ()
-    return SIDES if config.train.text == "none" else ("vision",)
-
-
 # An array on devices or on the host.
 _AnyArray = jax.Array | np.ndarray
 

@@ -39,32 +39,32 @@ def embed_batch(
 
 def _embed_images(model: DualEncoder, preprocessing: Preprocessing | None, images: Mapping[str, Images]) -> Vectors:
     if images["images"].features is not None:  # cached features of a frozen tower
-        features, split = _concatenate_fields({name: each.features for name, each in images.items()}, ndim=2)
+        features, split = _concatenate_fields({name: each.features for name, each in images.items()}, item_ndim=2)
         return split(model.project_image(features))
-    pixels, split = _concatenate_fields({name: each.pixels for name, each in images.items()}, ndim=4)
+    pixels, split = _concatenate_fields({name: each.pixels for name, each in images.items()}, item_ndim=4)
     patches = None
     if images["images"].patches is not None:
-        patches, _ = _concatenate_fields({name: each.patches for name, each in images.items()}, ndim=2)
+        patches, _ = _concatenate_fields({name: each.patches for name, each in images.items()}, item_ndim=2)
     return split(model.image_embeddings(preprocessing.normalise(pixels), patches))
 
 
 def _embed_texts(model: DualEncoder, texts: Mapping[str, Texts]) -> Vectors:
     if texts["texts"].features is not None:  # cached features of a frozen tower
-        features, split = _concatenate_fields({name: each.features for name, each in texts.items()}, ndim=2)
+        features, split = _concatenate_fields({name: each.features for name, each in texts.items()}, item_ndim=2)
         return split(model.project_text(features))
-    ids, split = _concatenate_fields({name: each.ids for name, each in texts.items()}, ndim=2)
-    mask, _ = _concatenate_fields({name: each.mask for name, each in texts.items()}, ndim=2)
+    ids, split = _concatenate_fields({name: each.ids for name, each in texts.items()}, item_ndim=2)
+    mask, _ = _concatenate_fields({name: each.mask for name, each in texts.items()}, item_ndim=2)
     return split(model.text_embeddings(ids, mask))
 
 
-def _concatenate_fields(arrays: Mapping[str, Array], ndim: int) -> tuple[Array, Callable[[Array], Vectors]]:
+def _concatenate_fields(arrays: Mapping[str, Array], item_ndim: int) -> tuple[Array, Callable[[Array], Vectors]]:
     """Concatenate arrays of several fields into one list of items, pair by pair.
 
-    An array has `ndim` axes if a pair has one item of the field, and one more, (pairs, k, ...), if it has k.
+    An array has `item_ndim` axes if a pair has one item of the field, and one more, (pairs, k, ...), if it has k.
 
     Returns the items (pairs * all k, ...), and a function that splits their embeddings by field again.
     """
-    with_item_axis = {name: array if array.ndim > ndim else array[:, None] for name, array in arrays.items()}
+    with_item_axis = {name: array if array.ndim > item_ndim else array[:, None] for name, array in arrays.items()}
     concatenated = jnp.concatenate(list(with_item_axis.values()), axis=1)
     pairs, items_per_pair = concatenated.shape[:2]
 
@@ -74,7 +74,7 @@ def _concatenate_fields(arrays: Mapping[str, Array], ndim: int) -> tuple[Array, 
         for name, array in with_item_axis.items():
             stop = start + array.shape[1]
             of_field = vectors[:, start:stop]
-            has_one_item = arrays[name].ndim == ndim
+            has_one_item = arrays[name].ndim == item_ndim
             by_field[name] = of_field[:, 0] if has_one_item else of_field
             start = stop
         return by_field

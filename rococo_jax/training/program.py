@@ -30,7 +30,8 @@ from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import elapsed_time, say
 from rococo_jax.training.batch import Batch, patches_per_image, pixel_shape
-from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
+from rococo_jax.training.config_needs import cached_sides
+from rococo_jax.training.freezing import SIDES, frozen_layers
 from rococo_jax.training.inputs import shapes_per_pair
 
 

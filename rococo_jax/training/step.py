@@ -29,7 +29,8 @@ from rococo_jax.models.layers import set_remat
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import COUNTS, Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
-from rococo_jax.training.freezing import cached_sides, join_parameters, set_gradient_stops, split_parameters
+from rococo_jax.training.config_needs import cached_sides
+from rococo_jax.training.freezing import join_parameters, set_gradient_stops, split_parameters
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_makers, shapes_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss

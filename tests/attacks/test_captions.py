@@ -46,8 +46,8 @@ def best_by_hand(model, paths, goal):
         margins = []
         for count in (1, 2):
             altered = sorted(altered_by_hand(item, count))
-            scores = [images[number] @ np.asarray(model.encode_text([text])[0], np.float64) for text in altered]
-            margins.append(max(scores, default=-9) - threshold)
+            scores = np.asarray(model.encode_text(altered), np.float64) @ images[number] if altered else np.empty(0)
+            margins.append(scores.max(initial=-9) - threshold)
         results.append((goal == "own" or own > max(others), *margins))
     return results
 

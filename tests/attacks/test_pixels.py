@@ -30,7 +30,7 @@ pytestmark = pytest.mark.quick
 
 SHAPE = (6, 4, 4, 3)
 # Steps and restarts of attacks, each a prefix of the next.
-RUNS = ((2, 1), (12, 1), (12, 2))
+RUNS = ((2, 1), (8, 1), (8, 2))
 
 
 def norm_of(change, norm):
@@ -118,6 +118,7 @@ def run(model, paths):
     return records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", pytest.param("l2", marks=pytest.mark.thorough)])
 def test_success_is_monotone_in_radius_steps_and_restarts(run, norm):
     radii = {"linf": (1 / 255, 4 / 255), "l2": (0.05, 1.5)}[norm]

@@ -1,6 +1,8 @@
 """Images and captions to attack, a search written out by hand, and models with planted weaknesses."""
 
+import functools
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -90,6 +92,12 @@ def with_articles(words: list[str]) -> list[str]:
     return fixed
 
 
+@functools.cache
+def vector_of_word(word: str, width: int) -> np.ndarray:
+    """Return a fixed random vector."""
+    return np.random.default_rng([ord(letter) for letter in word]).normal(size=width)
+
+
 class Words:
     """A bag-of-words encoder: a fixed random vector for each word; images are the vectors of their first caption."""
 
@@ -103,7 +111,7 @@ class Words:
         return f"{type(self).__name__} {self.width}"
 
     def word(self, word: str) -> np.ndarray:
-        return np.random.default_rng([ord(letter) for letter in word.lower()]).normal(size=self.width)
+        return vector_of_word(word.lower(), self.width)
 
     def text(self, text: str) -> np.ndarray:
         vectors = [self.word(word) for word in re.findall(r"[A-Za-z]+", text)]
@@ -161,3 +169,18 @@ class Pairs:
         one, two = self.words.encode_image(images), self.words.encode_text(texts)
         unit = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)  # noqa: E731
         return (unit(one) * unit(two)).sum(axis=1)
+
+
+def write_files(folder, paths):
+    """Write the captions and the lexicon as files beside the images, and return the folder."""
+    captions = [{"image": item.image, "caption": list(item.captions)} for item in ITEMS]
+    (folder / "captions.json").write_text(json.dumps(captions))
+    (folder / "lexicon.json").write_text(json.dumps(LEXICON_JSON))
+    (folder / "images").symlink_to(paths[0].parent)
+    return folder
+
+
+def words(folder, models, out, images="images", captions="captions.json"):
+    """Return the command line of an attack on the files of a folder."""
+    data = f"--images {folder}/{images} --captions {folder}/{captions} --lexicon {folder}/lexicon.json"
+    return f"attack {models} {data} --no-cache --out {folder}/{out}".split()

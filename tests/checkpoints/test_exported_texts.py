@@ -95,10 +95,10 @@ def folder(tmp_path):
     ("make", "keys"),
     [
         (sentencepiece_siglip, {"input_ids"}),
-        (fixed_siglip2, {"input_ids"}),
+        pytest.param(fixed_siglip2, {"input_ids"}, marks=pytest.mark.thorough),
         (naflex, {"input_ids"}),
         (clip, {"input_ids", "attention_mask"}),
-        (metaclip2, {"input_ids", "attention_mask"}),
+        pytest.param(metaclip2, {"input_ids", "attention_mask"}, marks=pytest.mark.thorough),
     ],
 )
 def test_transformers_gives_the_texts_of_the_exported_model(make, keys, folder, tmp_path):

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.real_data, pytest.mark.usefixtures("nothing_is_kept")]
 PHOTOGRAPHS, CAPTIONS = (100, 1000) if os.environ.get("ROCOCO_THOROUGH") else (4, 24)
 
 
+@pytest.mark.slow
 def test_dinov2_gives_the_reference_vectors_on_photographs(real_data, tmp_path):
     folder = real_data / "towers" / "dinov2_vits14"
     images = [Image.open(path) for path in sorted((real_data / "coco/images/val2014").glob("*.jpg"))[:PHOTOGRAPHS]]

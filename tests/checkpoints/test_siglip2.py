@@ -59,7 +59,7 @@ def vectors(reference, images, most):
         return hf.unit(reference.get_image_features(**processor(most)(images, return_tensors="pt")).pooler_output)
 
 
-@pytest.mark.parametrize("most", [64, 200, 256])
+@pytest.mark.parametrize("most", [64, pytest.param(200, marks=pytest.mark.thorough), 256])
 def test_images_of_ten_shapes_give_the_reference_vectors(most, reference, folder_of):
     encoder = read_model(folder_of(most))
     assert (encoder.preprocessing.patch_size, encoder.preprocessing.max_patches) == (PATCH, most)

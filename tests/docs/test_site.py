@@ -100,6 +100,7 @@ def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
     assert "| `rococo` |" in reference["benchmarks"] and "::: rococo_jax.encoders.load_model" in reference["python"]
 
 
+@pytest.mark.slow
 def test_a_dead_link_fails_the_build(tmp_path, caplog):
     """Without the Python interface, which takes most of the time."""
     docs = shutil.copytree(DOCS, tmp_path / "docs")
@@ -136,6 +137,7 @@ def test_the_site_finds_what_users_search_for():
         assert words.lower() in (DOCS / f"{page}.md").read_text(encoding="utf-8").lower(), f"{page}: {words}"
 
 
+@pytest.mark.slow
 def test_names_in_tables_do_not_break_in_the_middle(site, browser):
     """The longest name of the first column stays on one line, on a wide and on a narrow screen."""
     lines = """
@@ -156,6 +158,7 @@ def browser(tmp_path_factory):
     browser.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", ["index", "how-to/evaluate", "research/index", "research/appendix_photographs", "reference/metrics"]
 )
@@ -171,6 +174,7 @@ def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, p
     assert [url for url in urls if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(AXE is None, reason="no axe-core here: make node-tools")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_has_nothing_to_complain_of(site, browser, scheme):

@@ -153,6 +153,10 @@ KINDS = {
         {"dtype": DTYPES}, 35, "byte pairs",
     ),
 }  # fmt: skip
+# Kinds of which every change of a folder is tried at every run; the others have the same loaders and tokenizers.
+TRIED = (
+    KINDS if os.environ.get("ROCOCO_THOROUGH") else ("transformers", "VQAScore", "sentence-transformers", "open_clip")
+)
 
 
 @pytest.fixture
@@ -175,14 +179,19 @@ def loaded(kind: Kind, folder: Path) -> Any:
     return (model.encoder or model.scorer).model
 
 
-@pytest.mark.parametrize("source", KINDS, indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [name if name in TRIED else pytest.param(name, marks=pytest.mark.thorough) for name in KINDS],
+    indirect=True,
+)
 def test_a_change_of_a_folder_changes_the_keys_or_no_number(source, tmp_path):
     kind, folder = source
     first, expected = keys_of(place_of(kind, folder)), None
     changed, refused, missed = [], [], []
     changes = changes_of(folder)
     if kind.tokenizer and not os.environ.get("ROCOCO_THOROUGH"):
-        sharing = [each.make for each in KINDS.values() if each.tokenizer == kind.tokenizer]
+        sharing = [KINDS[name].make for name in TRIED if KINDS[name].tokenizer == kind.tokenizer]
         changes = share_of(changes, sharing.index(kind.make), len(sharing))
     for label, change in changes:
         change(copy := copied(folder, tmp_path / "copy"))
@@ -219,6 +228,7 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
     assert used.fingerprint() == before
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_keys(tmp_path):
     """Run with another hash seed, which changes hashes of texts and orders of sets."""
     pytest.importorskip("sentence_transformers")
@@ -239,6 +249,7 @@ def test_adapter_options_decide_the_keys(source):
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", KINDS, indirect=True)
 def test_every_tensor_decides_the_fingerprint_also_when_it_is_written_to_in_place(source):
     kind, folder = source

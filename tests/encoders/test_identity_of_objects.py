@@ -66,6 +66,7 @@ def test_one_value_of_any_parameter_changes_the_fingerprint_and_the_key_of_its_t
     assert len(parameters) > 15
 
 
+@pytest.mark.slow
 def test_a_change_of_a_model_directory_changes_the_keys_or_no_number_or_is_refused(tmp_path):
     folder = tmp_path / "model"
     save_model(folder, tiny_encoder())
@@ -161,6 +162,7 @@ def coco(tmp_path_factory):
     return {"images": folder / "images", "annotations": folder / "annotations", "mixed_galleries": ()}
 
 
+@pytest.mark.slow
 def test_results_of_one_encoder_are_never_taken_for_those_of_another_of_the_same_name(coco, tmp_path):
     one, other = (encoder_of(tiny_spec(), *parts_of(tiny_encoder()), seed=seed) for seed in (3, 4))
     results = rococo_jax.evaluate(one, **coco, out=tmp_path)

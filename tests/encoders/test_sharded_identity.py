@@ -29,6 +29,7 @@ assert encoder.weights_sha256 == {changed!r}
 """
 
 
+@pytest.mark.slow
 def test_a_model_sharded_over_two_processes_has_the_identity_of_the_whole_model(tmp_path):
     encoder = tiny_encoder()
     save_model(tmp_path / "model", encoder)

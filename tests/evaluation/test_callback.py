@@ -59,6 +59,7 @@ def figures_of(results: dict) -> dict[str, float]:
     return {path: value for path, value in leaves.items() if value is not None and "/unseen/" not in path}
 
 
+@pytest.mark.slow
 def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data, small_shards, tmp_path):
     run = tmp_path / "run"
     assert main(["train", "--config", str(data / "config.py"), "--workdir", str(run), "--quiet"]) == 0

@@ -157,6 +157,7 @@ watched(Path({cache!r}), kill, lambda: main({words!r}))
 """
 
 
+@pytest.mark.slow
 def test_without_the_cache_and_killed_in_the_middle_evaluate_gives_the_same_bytes(model, benchmark, tmp_path):
     few = "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-report"
     evaluate(model, benchmark, tmp_path / "cached", *few)
@@ -214,6 +215,7 @@ def test_a_damaged_file_is_named_and_nothing_is_written(model, benchmark, tmp_pa
     assert not [*(tmp_path / "out").rglob("*")]
 
 
+@pytest.mark.slow
 def test_corruptions_are_measured_against_the_same_cut_without_one(model, benchmark, tmp_path):
     options = ["--corruptions", "fog,pixelate", "--severities", "2,5", "--mixed-galleries", "none", "--no-report"]
     results = evaluate(model, benchmark, tmp_path, *options)
@@ -245,6 +247,7 @@ def test_embed_writes_what_encode_gives(model, benchmark, tmp_path):
     np.testing.assert_array_equal(arrays["text_embeddings"], expected)
 
 
+@pytest.mark.slow
 def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path, capsys, refusal):
     # Pictures of one flat colour; captions name it. Random towers see both; CCA must bring them together.
     colours = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (30, 50, 210)}

@@ -59,6 +59,7 @@ SHORT = [(f"{number} a dog", f"{number} a fool" if number < 3 else f"{number} a 
 LONG = ("{} a b c d e f dog", "{} a b c d e f cat")
 
 
+@pytest.mark.slow
 def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_model_says_what_it_reads(tmp_path):
     folders = write(tmp_path / "cut", [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)])
     cut = rococo_jax.evaluate(Telling(), **folders)

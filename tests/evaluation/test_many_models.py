@@ -104,6 +104,7 @@ def names_in(out) -> set[str]:
     return {path.parent.name for path in out.rglob("results.json")}
 
 
+@pytest.mark.slow
 def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_how_much_there_is(
     models, data, tmp_path, monkeypatch, capsys
 ):

@@ -135,6 +135,7 @@ def test_whole_galleries_are_those_of_the_vectors_and_so_is_grounding(coco):
     assert {variant for _, variant, _ in expected.keys() - found.keys()} == {"contrast_3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Both(), Cosines()], ids=["own", "other"])
 def test_in_two_stages_with_the_whole_gallery_as_candidates_as_well(model, coco, hashed_file):
     expected = figures(evaluate(Hashed(), **coco, **RANKS), BY_VECTORS)
@@ -166,6 +167,7 @@ def test_pairs_decide_among_the_candidates_and_whose_right_answer_is_among_them_
     assert {key: alone[key] for key in shared} == {key: last[key] for key in shared}
 
 
+@pytest.mark.slow
 def test_candidates_of_another_model_are_its_own_and_the_results_say_so(coco):
     asked = {"mixed_galleries": (), "tasks": ("image_to_text",), "rerank": 5, "precision": "high"}
     both, cosines = (evaluate(model, **coco, **asked, candidates="demo:plain") for model in (Both(), Cosines()))

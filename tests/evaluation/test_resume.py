@@ -5,6 +5,7 @@ The oracle is one evaluation of everything into a fresh folder: all files must b
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -142,18 +143,16 @@ ADDED = {
 
 
 # Tried at every run; the others are of the same kinds.
-QUICK = (
-    *("a task", "another seed", "corruptions", "a set of templates", "a file of templates", "further images"),
-    *("another benchmark", "a task and a benchmark"),
-)
+QUICK = (*("another seed", "corruptions", "a file of templates", "a task and a benchmark"),)
 
 
 def every_case(cases, quick=()):
-    """Return parameters; those that are not quick are thorough. Every second one is quick by default."""
-    quick = quick or list(cases)[::2]
+    """Return parameters; those that are not quick are thorough. Every third one is quick by default."""
+    quick = quick or list(cases)[::3]
     return [case if case in quick else pytest.param(case, marks=pytest.mark.thorough) for case in cases]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("added", every_case(ADDED, QUICK))
 def test_what_is_added_gives_the_bytes_of_one_evaluation_and_embeds_nothing_twice(folder, world, added, monkeypatch):
     monkeypatch.chdir(world)  # options name files and folders there
@@ -258,6 +257,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", every_case(REFUSED))
 def test_something_else_is_refused_with_the_field_and_nothing_is_changed(folder, world, tmp_path, kind, monkeypatch):
     monkeypatch.chdir(world)
@@ -287,6 +287,7 @@ def test_a_limit_that_leaves_nothing_out_is_no_other_request(folder):
     assert other.results["data"]["cifar10"]["coverage"]["limit"] == 7
 
 
+@pytest.mark.slow
 def test_a_file_of_altered_captions_is_added_and_one_that_is_gone_is_missed(folder, world, tmp_path):
     data = shutil.copytree(world / "data", tmp_path / "changed")
     danger = data / "rococo" / "annotations" / "danger.json"
@@ -416,6 +417,7 @@ def written_again(path: Path) -> None:
     pandas.read_parquet(path).to_parquet(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", every_case(DAMAGE))
 def test_tables_that_are_not_those_of_the_results_are_made_again(folder, world, kind, tmp_path):
     folder("other").evaluate("m1", **CUES, tasks=("edges",))
@@ -478,6 +480,7 @@ def test_two_sets_of_one_name_are_refused(folder, world):
             folder("out").evaluate(**CIFAR | options)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_others(folder):
     few, whole = folder("few"), folder("whole")
     edges, cues = {**CUES, "tasks": ("edges",)}, CUES
@@ -504,7 +507,9 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
     operations = watched(out.out, lambda _: None, lambda: out.evaluate(**cues))
     assert out.files == whole.files
     refused_reports = 0
-    for number in range(1, operations + 1):
+    # Every second operation, the same command and that before it in turns; all of them in a thorough run.
+    step = 1 if os.environ.get("ROCOCO_THOROUGH") else 2
+    for turn, number in enumerate(range(operations, 0, -step)):
         restore()
         with pytest.raises(Killed):
             watched(out.out, killed_at(number), lambda: out.evaluate(**cues))
@@ -513,8 +518,8 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
         assert reported or half["per_query.parquet"] != few.files["per_query.parquet"]
         refused_reports += not reported
         # The same command, or that before it, makes the folder consistent again.
-        out.evaluate(**(cues if number % 2 else edges))
-        assert out.files == (whole if number % 2 or half == whole.files else few).files
+        out.evaluate(**(cues if turn % 2 else edges))
+        assert out.files == (whole if turn % 2 or half == whole.files else few).files
     assert refused_reports > 0
 
 
@@ -537,6 +542,7 @@ def test_other_versions_are_recorded_and_keep_results(folder, monkeypatch):
     assert out.evaluate(**ITEMS_AND_SHAPES)[0] == 0 and out.files == files
 
 
+@pytest.mark.slow
 def test_another_scoring_computes_the_benchmarks_of_its_kind_again(folder, monkeypatch):
     out, whole = folder("out"), folder("whole")
     out.evaluate(**ITEMS_AND_SHAPES)
@@ -563,6 +569,7 @@ def words(world: Path, out: Path, cache: Path, *more: object) -> list[str]:
     return [*map(str, ["evaluate", world / "m0" / "tiny", *options, *more])]
 
 
+@pytest.mark.slow
 def test_the_command_twice_gives_the_reports_of_once_and_training_captions_are_kept(world, tmp_path, capsys):
     captions = ["--baseline-captions", world / "made" / "captions.json"]
     apart, together, cache = tmp_path / "apart", tmp_path / "together", tmp_path / "cache"
@@ -582,6 +589,7 @@ def test_the_command_twice_gives_the_reports_of_once_and_training_captions_are_k
     assert "baseline_captions: found results with baselines of" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_captions_for_baselines_are_added_and_their_file_must_still_be_there(world, tmp_path, capsys):
     captions = shutil.copy(world / "made" / "captions.json", tmp_path)
     out, whole, cache = tmp_path / "out", tmp_path / "whole", tmp_path / "cache"
@@ -618,6 +626,7 @@ def test_one_model_and_a_list_of_models_are_not_mixed_in_a_folder(world, tmp_pat
     assert not (tmp_path / "one" / "first").exists()
 
 
+@pytest.mark.slow
 def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
     shutil.copytree(world / "m1" / "tiny", tmp_path / "second")
     (tmp_path / "models.txt").write_text(f"first={world}/m0/tiny\n{tmp_path}/second\n")
@@ -638,6 +647,8 @@ def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
         assert set(json.loads((out / name / "results.json").read_text())["benchmarks"]) == {"rococo", "sugarcrepe"}
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_models_of_which_one_was_asked_for_more_stand_in_one_table_unless_a_mean_is_over_others(folder):
     few, many, other = folder("few"), folder("many"), folder("other")
     mixed = {"mixed_galleries": ("mix_0.9",), "seeds": (1,)}

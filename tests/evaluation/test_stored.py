@@ -114,6 +114,8 @@ def test_one_table_with_paired_tests_and_no_section_apart(world, scored):
     assert all(name in board for name in ("colours", *scored.keys() - {"live"}))
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_results_of_other_numpy_and_jax_versions_are_compared(world, scored, tmp_path, monkeypatch, capsys):
     folder, data, *_ = world
     monkeypatch.setattr(np, "__version__", "2.99.0")
@@ -225,7 +227,11 @@ def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, op
     assert said in refusal("score", *options, *data, "--out", "out").splitlines()[-1]
 
 
-@pytest.mark.parametrize(("option", "of"), [("--similarities", "scores"), ("--embeddings", "vectors")])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "of"),
+    [("--similarities", "scores"), pytest.param("--embeddings", "vectors", marks=pytest.mark.thorough)],
+)
 def test_further_files_of_a_folder_add_results_and_changed_ones_are_refused(world, tmp_path, refusal, option, of):
     folder, data, *_ = world
     images, stored = data[:4], tmp_path / of

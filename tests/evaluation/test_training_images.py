@@ -130,7 +130,11 @@ def test_an_incomplete_list_is_noted_and_refused_on_its_own_images_alone(data, n
     assert "found 3 of the" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("source", ["{}/model", "{}@latest", "{}/checkpoints/1"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    ["{}/model", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("{}@latest", "{}/checkpoints/1"))],
+)
 def test_a_run_is_refused_on_its_images_alone(source, data, names, tmp_path, capsys):
     """Trained on other images it passes; where one of them is the benchmark's, it is refused by every name."""
     for run in ("clean", "seen"):

@@ -153,6 +153,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
     assert TrainingCheckpoints(tmp_path / "run", 2, {}).latest() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["embed", pytest.param("train", marks=pytest.mark.thorough)])
 def test_what_a_failed_read_reports_later_is_not_printed(command, world):
     """In a process of its own, whose threads and tasks end after the one line of the error."""

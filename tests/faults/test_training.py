@@ -130,6 +130,7 @@ def stopped(pristine, tmp_path_factory):
         yield world / "workdir"
 
 
+@pytest.mark.slow
 @each_of(RESUMED)
 def test_resumed(fault, world, stopped, capsys):
     shutil.copytree(stopped, world / "workdir")

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional
 
 from rococo_jax.models.layers import ACTIVATIONS
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
 
 THEIRS = {
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),

@@ -71,7 +71,7 @@ def test_operations_of_a_text_are_those_that_xla_counts():
     assert text_flops(spec) == text_flops(spec, 24) > text_flops(spec, 17)
 
 
-def test_published_towers_cost_what_is_published():
+def test_flops_of_published_towers_are_the_published_ones():
     """ViT-B/32 has 4.4 G multiply-adds and ViT-L/14 81 at 224 pixels (tables of open_clip's profile): twice as many."""
     for width, layers, heads, patch, giga in ((768, 12, 12, 32, 8.8), (1024, 24, 16, 14, 162)):
         sizes = {"width": width, "layers": layers, "heads": heads, "mlp_width": 4 * width, "patch_size": patch}

@@ -172,7 +172,7 @@ LONE_TOWERS = {
 
 
 @pytest.mark.parametrize("name", LONE_TOWERS)
-def test_a_lone_tower_gives_the_reference_vectors(name, tmp_path):
+def test_a_single_tower_gives_the_reference_vectors(name, tmp_path):
     family, side, *head = name.split("_")
     make, config, sizes = LONE_TOWERS[name]
     reference = perturbed(make(config(**sizes)))

@@ -61,7 +61,7 @@ def test_bfloat16_gradients_do_not_depend_on_the_number_of_devices(tower):
 
 
 @pytest.mark.parametrize("shape", [(3200, 8), (64, 50, 8)])
-def test_sums_over_many_rows_keep_their_digits(shape):
+def test_sums_over_many_rows_are_float32(shape):
     random = np.random.default_rng(0)
     rows, cotangent = (jnp.asarray(0.2 + random.normal(size=shape), jnp.bfloat16) for _ in range(2))
     wide, wide_cotangent = (np.asarray(array, np.float64).reshape(-1, 8) for array in (rows, cotangent))

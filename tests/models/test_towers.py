@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.ndimage
-import torch
 from flax import nnx
 
 from rococo_jax.checkpoints.parameters import build_model
@@ -102,6 +101,7 @@ def test_bfloat16_compute_keeps_float32_parameters_and_vectors_close(spec):
 
 def clips_positions(tensor, size):
     """The reference's rule for a grid of any size, 7 here, and patches of one pixel."""
+    import torch
     import transformers
     from transformers.models.clip.modeling_clip import CLIPVisionEmbeddings
 
@@ -114,6 +114,8 @@ def clips_positions(tensor, size):
 
 def open_clips_positions(tensor, size):
     """`resize_pos_embed` of open_clip/model.py."""
+    import torch
+
     side = round((len(tensor) - 1) ** 0.5)
     square = tensor[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
     square = torch.nn.functional.interpolate(square, size=(size, size), mode="bicubic", antialias=True)
@@ -122,6 +124,8 @@ def open_clips_positions(tensor, size):
 
 def big_visions_positions(tensor, size):
     """`resample_posemb` of models/vit.py, beside a class token."""
+    import torch
+
     side = round((len(tensor) - 1) ** 0.5)
     grid = tensor[1:].numpy().reshape(side, side, -1)
     grid = scipy.ndimage.zoom(grid, (size / side, size / side, 1), order=1)
@@ -134,6 +138,7 @@ def big_visions_positions(tensor, size):
     [("bicubic", clips_positions), ("antialiased", open_clips_positions), ("linear", big_visions_positions)],
 )
 def test_positions_are_interpolated_as_their_library_does_it(rule, reference, size_in, size_out):
+    torch = pytest.importorskip("torch")
     positions = np.random.default_rng(0).normal(size=(1 + size_in**2, 4))
     vision = dataclasses.replace(SPEC.vision, image_size=size_out * SPEC.vision.patch_size, position_rule=rule)
     ours = positions_on_grid(jnp.asarray(positions, jnp.float32), vision)
@@ -142,7 +147,7 @@ def test_positions_are_interpolated_as_their_library_does_it(rule, reference, si
     np.testing.assert_allclose(ours, reference(torch.from_numpy(positions), size_out), rtol=0, atol=4e-6)
 
 
-def test_depth_does_not_lengthen_the_program():
+def test_the_program_does_not_grow_with_depth():
     def program(layers: int) -> str:
         spec = ModelSpec(dataclasses.replace(VISION, layers=layers), None)
         graph, state = abstract_model(spec)

@@ -80,7 +80,13 @@ def check_severity(name: str, severity: int) -> None:
         assert distance(found, theirs(name, neighbour, pictures)) > max(3.5, 1.5 * expected)
 
 
-@pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
+DRAWN = [name for name in RANDOM if name != "frost"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [*DRAWN[::2], *(pytest.param(name, marks=pytest.mark.thorough) for name in DRAWN[1::2])]
+)
 def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum(name):
     check_severity(name, 3)
 
@@ -88,11 +94,12 @@ def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("severity", [1, 2, 4, 5])
-@pytest.mark.parametrize("name", [name for name in RANDOM if name != "frost"])
+@pytest.mark.parametrize("name", DRAWN)
 def test_every_severity_is_told_from_its_neighbours(name, severity):
     check_severity(name, severity)
 
 
+@pytest.mark.slow
 def test_drawn_frost_has_the_level_and_falling_spectrum_of_photographed_frost():
     for severity in (1, 5):
         found, expected = ours("frost", severity, 32), theirs("frost", severity, 32)

@@ -54,7 +54,7 @@ def by_halves(values: np.ndarray) -> np.float32:
     return values[0]
 
 
-@pytest.mark.parametrize("devices", [1, 3, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(3, marks=pytest.mark.thorough), 8])
 @pytest.mark.parametrize(("wibble", "decay"), [(100.0, FOG[4][1]), (1.0, 1.0)])
 def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay, devices):
     mesh = make_mesh(jax.devices()[:devices])

@@ -149,6 +149,7 @@ def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
     assert joined.spans is None and apart.spans == [(0, 1), (1, 2), (2, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_real_captions_shortened_by_tokens_equal_the_shortened_strings(real_data):
     folder = real_data / "towers" / "minilm_l6_v2"

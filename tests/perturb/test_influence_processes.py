@@ -60,7 +60,8 @@ def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
         np.testing.assert_array_equal(candidate_influence(tiny, [image], lexicon)[0], among)
 
 
-@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize("share_prefix", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_of_devices(tiny, share_prefix):
     captions = ["...", "dog", 'the man\'s T-shirt, &amp; "sit"!']
     eight = tiny_encoder(devices=8)

@@ -79,7 +79,7 @@ def test_what_an_image_draws_does_not_depend_on_the_batch_around_it():
 @pytest.mark.parametrize(
     ("devices", "method", "group"),
     # In the whole batch, within a device, and over two and four devices.
-    [(1, "mix", None), (2, "patch", None), (4, "mix", None)]
+    [(1, "mix", None), (2, "patch", None), pytest.param(4, "mix", None, marks=pytest.mark.thorough)]
     + [(8, method, group) for method, group in (("mix", None), ("patch", 4), ("mix", 16), ("patch", 32))]
     + [pytest.param(devices, "mix", 4, marks=pytest.mark.thorough) for devices in (2, 8)],
 )

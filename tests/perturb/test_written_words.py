@@ -68,6 +68,7 @@ def test_a_word_is_what_another_image_shows_and_no_caption_names(write):
     assert backwards[::-1] == images and others != words and len({*words}) > 2
 
 
+@pytest.mark.slow
 def test_words_of_a_list_the_control_and_what_is_refused(write, tmp_path, refusal, capsys):
     (tmp_path / "words.txt").write_text("mat\n\nowl\n")
     images, items = write("list", "--words", str(tmp_path / "words.txt"), "--ratio", "0.7")

@@ -13,6 +13,8 @@ from tests.support.browser_checks import AXE, CHECKS, axe_complaints, show
 from tests.support.chromium import Chromium, require_chromium
 from tests.support.made_runs import six_runs
 
+pytestmark = pytest.mark.slow  # a browser starts
+
 BOARD = 'document.querySelector("#s1-image_to_text table.sortable")'
 # The first table with a filter: grounding, a row for each model and variant.
 LONG = 'document.querySelector("#s1-image_to_text table.filterable")'

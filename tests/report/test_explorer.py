@@ -13,6 +13,8 @@ from tests.support.browser_checks import AXE, CHECKS, axe_complaints, show
 from tests.support.chromium import Chromium, require_chromium
 from tests.support.made_runs import make_run
 
+pytestmark = pytest.mark.slow  # a browser starts
+
 MODELS = ("a", "b")
 FALSE = ("own_altered", "other_altered")
 

@@ -80,6 +80,7 @@ def test_the_reference_is_first_then_the_order_of_the_command_line(folders):
     assert names[:3] == ["same", "worst", "base"]
 
 
+@pytest.mark.slow
 def test_many_models_have_a_sentence_for_each_verdict(tmp_path):
     made = [make_run(tmp_path / str(number), f"model-{number}", 1.0 + number / 8, number) for number in range(11)]
     text = "\n".join(lines_of(made))
@@ -118,6 +119,7 @@ def test_choices_and_classes_alone_show_their_headlines(tmp_path):
     assert "Top-1" in "\n".join(lines_of([tmp_path / "classes"]))
 
 
+@pytest.mark.slow
 def test_the_table_of_all_differences_fits_80_columns_without_breaking_a_word(folders):
     words = [sys.executable, "-m", "rococo_jax", "compare", *map(str, folders), "--all"]
     lines = in_terminal(words, 80).splitlines()

@@ -92,13 +92,13 @@ def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
 
 
 @pytest.mark.parametrize("device_count", [2, 4, 8])
-def test_the_same_bits_on_one_to_eight_devices(counted, device_count):
+def test_results_have_the_same_bits_on_one_to_eight_devices(counted, device_count):
     tables, groups, expected = counted
     mesh = make_mesh(jax.devices()[:device_count])
     assert bits(difference_statistics(*tables, **groups, mesh=mesh)) == bits(expected)
 
 
-def test_the_same_bits_in_any_order_and_in_shares(counted):
+def test_results_have_the_same_bits_in_any_order_and_split(counted):
     (queries, right, wrong), groups, expected = counted
     shares = np.array_split(np.arange(len(right)), 3)
     parts = []
@@ -116,7 +116,7 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
     assert found.difference[again].tobytes() == expected.difference.tobytes()
 
 
-def test_rows_can_be_named_instead_of_copied(counted):
+def test_rows_can_be_selected_by_index(counted):
     (queries, right, wrong), groups, expected = counted
     rows = dict.fromkeys(("right_rows", "wrong_rows"), np.arange(len(right))[::-1])
     assert bits(difference_statistics(queries, right[::-1], wrong[::-1], **groups, **rows)) == bits(expected)
@@ -171,7 +171,7 @@ def test_non_finite_embeddings_and_unequal_widths_are_refused(counted):
     refused("width: found 16 and 15 and 16", difference_statistics, queries, right[:, 1:], wrong, **groups)
 
 
-def test_a_neutral_embedding_of_every_altered_text_passes_for_grounding():
+def test_one_neutral_embedding_for_all_altered_texts_has_high_grounding():
     """A limit that docs/explanation/grounding.md states: recognised texts that are equally far from all images."""
     generator = np.random.default_rng(3)
     images = generator.standard_normal((200, WIDTH)).astype(np.float32)

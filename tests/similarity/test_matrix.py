@@ -21,7 +21,7 @@ def assert_same(first: RankStatistics, second: RankStatistics):
 
 
 @pytest.mark.parametrize("precision", [np.float16, np.float32, np.float64])
-def test_a_matrix_ranks_like_the_embeddings_of_which_it_is_the_product(precision):
+def test_a_matrix_of_products_ranks_like_its_embeddings(precision):
     queries, gallery, groups, expected = make_case()
     assert_same(rank_statistics_of_matrix((queries @ gallery.T).astype(precision), **groups), expected)
 

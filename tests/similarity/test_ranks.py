@@ -85,7 +85,7 @@ def test_rank_is_the_same_on_one_and_eight_devices_and_on_both_axes_of_a_mesh(ra
     assert bits(rank_statistics(queries, gallery, **groups, mesh=mesh)) == bits(expected)
 
 
-def test_a_few_queries_rank_as_they_do_among_many(ranked):
+def test_a_query_ranks_the_same_alone_and_among_many(ranked):
     queries, gallery, groups, expected = ranked
     few = np.array([3, 699, 41])
     assert bits(rank_statistics(queries[few], gallery, **groups | {"query_group": few})) == bits(expected[few])
@@ -114,7 +114,7 @@ def test_rank_does_not_depend_on_the_order_of_queries_and_gallery(ranked):
     np.testing.assert_array_equal(same_item[~twice], expected.best_indices[~twice])
 
 
-def test_rows_can_be_named_instead_of_copied(ranked):
+def test_rows_can_be_selected_by_index(ranked):
     queries, gallery, groups, expected = ranked
     stored, place = np.unique(gallery, axis=0, return_inverse=True)
     assert len(stored) < len(gallery)
@@ -139,7 +139,7 @@ def test_equal_captions_tie_exactly_at_any_position():
     assert KINDS[found.top_kind_against_the_model[0]] == "other_altered"
 
 
-def test_a_tie_for_the_first_place_goes_against_the_model():
+def test_a_tie_for_the_first_place_counts_against_the_model():
     """The tie is won by an unrelated altered item, then the own altered one, then an unrelated original."""
     queries, group, altered = np.ones((1, 4), np.float32), np.array([1, 0, 1, 0]), np.array([True, True, False, False])
     for first, kind in enumerate(("other_altered", "own_altered", "other", "own")):
@@ -194,7 +194,7 @@ def test_scores_have_the_same_bits_in_a_process_with_another_number_of_devices()
     assert here["shown"].startswith("8 ") and output.strip() == "1" + here["shown"][1:]
 
 
-def test_scores_that_would_be_no_numbers_are_refused(ranked):
+def test_scores_that_would_overflow_are_refused(ranked):
     queries, gallery, groups, _ = ranked
     for side, value in itertools.product((0, 1), (np.nan, np.inf, -np.inf)):
         rows = queries.copy(), gallery.copy()

@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
+import pytest
 import transformers
+
+torch = pytest.importorskip("torch")
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] <image> Yes no a dog cat the mat on is".split()
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -17,7 +17,8 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
-from rococo_jax.training.inputs.batches import make_batches, open_source
+from rococo_jax.training.inputs.batches import PairBatches, make_batches, open_source
+from rococo_jax.training.inputs.feature_pool import Features
 from rococo_jax.training.inputs.field_maker import FieldContext
 from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
 from tests.support.tiny_runs import changed
@@ -109,3 +110,10 @@ def make_world(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(
         folder=folder, encoder=encoder, spec=spec, config_of=config_of, context=context, take=take, texts=texts
     )
+
+
+def features_and_batches(context) -> tuple[Features, PairBatches]:
+    """Return the features of frozen towers, and the batches of them."""
+    features = []
+    batches = make_batches(context, lambda config, make: features.append(make()) or features[0])
+    return features[0], batches

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import pytest
 import transformers
 from PIL import Image
-from safetensors.torch import load_file, save_file
+
+torch = pytest.importorskip("torch")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+load_file, save_file = safetensors_torch.load_file, safetensors_torch.save_file
 
 CONFIG = {
     "model_cfg": {"embed_dim": 8, "heads": 1, "eps": 1e-5, "context_length": 6, "vocab_size": 64, "image_size": 8},

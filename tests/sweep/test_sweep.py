@@ -141,6 +141,7 @@ def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
     assert not [path for path in swept.iterdir() if path.name.startswith(".sweep")]
 
 
+@pytest.mark.slow
 def test_more_is_added_to_the_results_of_all_points_and_nothing_is_trained_again(data, swept, tmp_path, capsys):
     workdir = shutil.copytree(swept, tmp_path / "out")
     done = journal(workdir)

@@ -68,7 +68,7 @@ def test_projected_directions_are_whitened_and_weighted_by_the_power():
     np.testing.assert_allclose(projected.T @ projected / len(projected), expected, atol=1e-6)
 
 
-def test_shared_factors_are_found_on_images_never_seen():
+def test_shared_factors_are_found_on_held_out_images():
     x, y, owner = paired_features(images=240)
     seen, unseen = owner < 120, owner >= 120
     heads = fit_heads(x[:120], y[seen], owner[seen], 6, Regularisation(0.01, 0.01, 1.0))
@@ -94,6 +94,7 @@ def test_logit_scale_grows_as_matches_become_certain():
     assert 1 < low < high <= 100
 
 
+@pytest.mark.slow
 def test_the_logit_scale_does_not_depend_on_blocks_and_takes_little_memory(monkeypatch):
     """All similarities of 1,000 images and 5,000 texts are 40 MB, and were held three times."""
     random = np.random.default_rng(0)
@@ -116,7 +117,7 @@ def test_the_logit_scale_does_not_depend_on_blocks_and_takes_little_memory(monke
     assert fit_logit_scale(images, texts[:200], text_image[:200]) == np.geomspace(1.0, 100.0, 41)[losses.argmin()]
 
 
-def test_a_sample_of_pairs_is_all_of_few_and_the_same_ones_of_many(monkeypatch):
+def test_a_sample_of_pairs_is_complete_for_few_and_fixed_for_many(monkeypatch):
     monkeypatch.setattr(join, "SAMPLED_TEXTS", 30)
     images, texts, text_image = np.arange(20)[:, None], np.arange(60)[:, None], np.repeat(np.arange(20), 3)
     few, of_few, index = join.sample_pairs(images[:10], texts[:30], text_image[:30], 10)
@@ -136,7 +137,7 @@ def test_more_dimensions_than_features_are_refused():
 @pytest.mark.parametrize(
     ("dim", "said"), [(0, "dimensions: found 0; wanted 1 to 6"), (6, "at least"), (1, "at least"), (7, "found 7")]
 )
-def test_as_many_dimensions_as_the_narrower_tower_has_and_no_more(dim, said):
+def test_more_dimensions_than_the_narrower_tower_are_refused(dim, said):
     towers = [tower_of(tiny_encoder()) for tower_of in (image_tower_of, text_tower_of)]
     images, texts = np.zeros((3, 8), np.float32), np.zeros((5, 6), np.float32)
     with pytest.raises(InputError, match=said):

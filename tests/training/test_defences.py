@@ -64,7 +64,7 @@ def test_every_term_trains_on_pools_of_altered_captions_and_hard_positives(folde
     assert moved == {"text_head", "logit_scale"}
 
 
-def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
+def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, config, tmp_path):
     kinds = {"losses__sc__weight": 1.0, "losses__sc__variants": "order,same_concept,relation"}
     config = changed(config, **kinds, losses__sc__select="random", data__feature_pool__captions=3)
     encoder, source = load_model(str(folder / "start")), open_source(config.data)
@@ -78,7 +78,8 @@ def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
 
 
-def test_models_between_two_models(folder, config, every_term, tmp_path, capsys):
+@pytest.mark.slow
+def test_parameters_of_a_model_between_two_are_interpolated(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))
     for second, weights in ((other, "0,0.25,1"), (str(every_term[1]), "0.5")):

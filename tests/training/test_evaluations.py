@@ -1,5 +1,6 @@
 """A run that is stopped, or whose evaluation fails, has the evaluations and the best checkpoint of an unbroken one."""
 
+import itertools
 import json
 import os
 import signal
@@ -67,9 +68,17 @@ def signal_at(step: int, number: int):
     return on_step
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
-def test_a_stop_in_a_step_that_is_due_loses_no_evaluation(step, number, data, unbroken, tmp_path):
+STOPS = [(1, signal.SIGTERM), (2, signal.SIGINT), (STEPS, signal.SIGTERM)]
+OTHER_STOPS = [
+    pair for pair in itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)) if pair not in STOPS
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "number"), [*STOPS, *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in OTHER_STOPS)]
+)
+def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number, data, unbroken, tmp_path):
     stopped = run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
     assert (stopped.stopped is None) == (step == STEPS), "nothing is left to stop in the last step"
     done = run.run_training(config_of(data), tmp_path / "run", evaluate=score)
@@ -77,8 +86,9 @@ def test_a_stop_in_a_step_that_is_due_loses_no_evaluation(step, number, data, un
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("step", [1, 2, 4])
-def test_an_evaluation_that_fails_costs_no_step_and_is_made_again(step, data, unbroken, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
+def test_a_failed_evaluation_costs_no_step_and_is_repeated_on_resume(step, data, unbroken, tmp_path):
     trained = []
 
     def fails(encoder: Encoder) -> dict[str, float]:
@@ -95,7 +105,7 @@ def test_an_evaluation_that_fails_costs_no_step_and_is_made_again(step, data, un
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-def test_a_run_that_was_killed_between_checkpoint_and_evaluation_makes_it(data, unbroken, tmp_path):
+def test_a_run_killed_between_checkpoint_and_evaluation_evaluates_on_resume(data, unbroken, tmp_path):
     for step in (2, 3):
         with pytest.raises(Stopped):
             run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=stop_after(step))
@@ -105,13 +115,13 @@ def test_a_run_that_was_killed_between_checkpoint_and_evaluation_makes_it(data, 
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-def test_an_evaluation_at_the_end_alone_survives_a_stop_in_the_last_step(data, tmp_path):
+def test_a_signal_in_the_last_step_does_not_skip_the_final_evaluation(data, tmp_path):
     config = config_of(data, eval__every=0)
     done = run.run_training(config, tmp_path / "run", evaluate=score, on_step=signal_at(STEPS, signal.SIGTERM))
     assert done.model is not None and [line["step"] for line in evaluations_of(tmp_path / "run")] == [STEPS]
 
 
-def test_a_stop_between_two_evaluations_adds_none(data, tmp_path):
+def test_a_signal_between_two_evaluations_causes_no_evaluation(data, tmp_path):
     config = config_of(data, eval__every=2)
     run.run_training(config, tmp_path / "run", evaluate=score, on_step=signal_at(3, signal.SIGTERM))
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2]
@@ -119,7 +129,8 @@ def test_a_stop_between_two_evaluations_adds_none(data, tmp_path):
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2, 4]
 
 
-def test_from_python_a_run_makes_the_evaluations_that_its_config_names(data, tmp_path):
+@pytest.mark.slow
+def test_train_from_python_runs_the_evaluations_of_its_config(data, tmp_path):
     """The same numbers as those of an evaluation of its checkpoint, training images marked."""
     named = {"eval__images": str(data / "images"), "eval__annotations": str(data / "annotations"), "eval__data": ""}
     done = rococo_jax.train(config_of(data, **named, eval__every=2, eval__seeds="1"), tmp_path / "run")

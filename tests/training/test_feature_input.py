@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rococo_jax.errors import InputError
-from rococo_jax.training.inputs.batches import make_batches
-from rococo_jax.training.inputs.feature_pool import FeatureBatches, decode
-from tests.support.input_world import IMAGES, captions_of, order, pixels_of, resized
+from rococo_jax.training.inputs.batches import PairBatches, make_batches
+from rococo_jax.training.inputs.feature_pool import Features, decode
+from tests.support.input_world import IMAGES, captions_of, features_and_batches, order, pixels_of, resized
 from tests.support.step_oracle import mix_row
 from tests.support.tiny_runs import FEATURES_ALONE, with_a_broken_image
 
@@ -17,17 +17,22 @@ LIT = {"train__vision": "none", "data__cached_features": True}
 SC_AND_VC = {"losses__sc__weight": 1.0, "losses__vc__weight": 1.0}
 
 
+def rows_of(context, features: Features, rows) -> PairBatches:
+    """Return the batches of a process that makes some of the rows."""
+    return make_batches(context, lambda config, make: features, np.array(rows))
+
+
 def test_processes_read_a_part_each_of_the_same_batch(world):
     context = world.context(**FEATURES_ALONE)
-    features = make_batches(context).features
+    features, _ = features_and_batches(context)
     # Rows of devices that take turns on the mesh.
-    parts = [FeatureBatches(features, context, np.arange(start, context.config.batch_size, 2)) for start in range(2)]
+    parts = [rows_of(context, features, range(start, context.config.batch_size, 2)) for start in range(2)]
     for batch in world.take(2, **FEATURES_ALONE):
         for start, part in enumerate(parts):
             np.testing.assert_array_equal(next(part).images.features, batch.images.features[start::2])
 
 
-def test_features_are_those_of_images_and_texts_with_one_draw_of_noise_for_what_is_compared(world):
+def test_features_of_a_pair_and_of_its_altered_copies_get_the_same_noise(world):
     def take(noise: float) -> list:
         return world.take(2, **FEATURES_ALONE, **SC_AND_VC, data__feature_noise=noise)
 
@@ -54,15 +59,15 @@ def test_features_are_those_of_images_and_texts_with_one_draw_of_noise_for_what_
 def test_noise_does_not_depend_on_which_rows_a_process_makes(world, monkeypatch):
     monkeypatch.setattr("rococo_jax.training.inputs.feature_pool._NOISE_ROWS", 3)
     context = world.context(**FEATURES_ALONE, **SC_AND_VC, data__feature_noise=0.5)
-    everything = make_batches(context)
-    parts = [FeatureBatches(everything.features, context, np.array(rows)) for rows in ([3, 0], [1], [2])]
+    features, everything = features_and_batches(context)
+    parts = {rows: rows_of(context, features, rows) for rows in ((3, 0), (1,), (2,))}
     for _ in range(3):
         batch = next(everything)
-        for part in parts:
-            jax.tree.map(np.testing.assert_array_equal, next(part), batch.select_rows(part.rows))
+        for rows, part in parts.items():
+            jax.tree.map(np.testing.assert_array_equal, next(part), batch.select_rows(np.array(rows)))
 
 
-def test_batches_prepared_in_advance_are_the_same_and_resume_where_the_run_is(world):
+def test_read_ahead_changes_no_batch_and_resumes_at_the_step_of_the_run(world):
     settings = {**FEATURES_ALONE, **SC_AND_VC, "data__feature_noise": 0.5}
     at_once = make_batches(world.context(**settings, data__prefetch=0))
     expected = [next(at_once) for _ in range(5)]
@@ -88,7 +93,7 @@ def test_pixels_are_decoded_into_one_array(world):
     assert peak < 1.5 * pixels.nbytes
 
 
-def test_as_many_images_are_resized_whole_as_asked(world):
+def test_the_configured_share_of_images_is_resized_without_cropping(world):
     views = np.stack([[view(number) for number in range(IMAGES)] for view in (pixels_of, resized)])
     features = world.encoder.image_features(views.reshape(-1, *views.shape[2:])).reshape(2, IMAGES, -1)
     batches = world.take(6, **FEATURES_ALONE, data__resize_prob=0.5)
@@ -98,11 +103,10 @@ def test_as_many_images_are_resized_whole_as_asked(world):
     assert (distance.min(0) < 1e-5).all() and 5 <= distance.argmin(0).sum() <= 19
 
 
-def test_pools_hold_altered_captions_and_mixed_images_and_every_place_is_drawn(world):
+def test_every_altered_caption_and_mixed_image_of_a_pool_is_drawn(world):
     pools = {"data__feature_pool__captions": 3, "data__feature_pool__mixed": 4}
     chosen = {**SC_AND_VC, "losses__vc__views": "crop,resize", "losses__vc__ratio": 0.6}
-    batches = make_batches(world.context(**FEATURES_ALONE, **pools, **chosen))
-    features = batches.features
+    features, batches = features_and_batches(world.context(**FEATURES_ALONE, **pools, **chosen))
     altered, mixed = (features.pools[field].features for field in ("altered", "mixed"))
     assert features.pools["altered"].valid.all()
     possible = [[c.replace("dog", new) for new in ("cat", "owl")] for n in range(IMAGES) for c in captions_of(n)]

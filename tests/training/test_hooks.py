@@ -41,7 +41,7 @@ def test_a_hook_runs_at_its_periods_and_at_the_end(log):
     assert calls == [("save", 3), ("save", 4), ("save", 6), ("save", 7)]
 
 
-def test_a_period_of_zero_is_the_end_alone(log):
+def test_a_hook_with_period_zero_runs_only_at_the_end(log):
     calls: list = []
     hooks = Hooks(log)
     hooks.add(record("evaluate", calls), every=0)
@@ -68,7 +68,7 @@ def test_a_signal_saves_and_leaves_the_evaluation_to_the_resumed_run(log, end):
     assert calls == [("save", end)]
 
 
-def test_a_hook_runs_once_a_step_although_the_end_comes_after_the_step(log):
+def test_a_hook_runs_only_once_if_the_run_ends_at_its_step(log):
     """Ctrl-C may end the input after the hooks of the last step have run."""
     calls: list = []
     hooks = Hooks(log)
@@ -79,7 +79,7 @@ def test_a_hook_runs_once_a_step_although_the_end_comes_after_the_step(log):
     assert calls == [("log", 1), ("save", 1)]
 
 
-def test_a_further_condition_makes_a_hook_due_after_the_next_step(log):
+def test_a_hook_whose_condition_holds_runs_after_the_next_step(log):
     """The request travels to the other processes with the batch of a step."""
     calls: list = []
     conditions = iter([False, True, False, False])

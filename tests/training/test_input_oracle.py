@@ -150,7 +150,7 @@ def test_keys_of_altered_captions(world, settings, changes):
 
 
 @pytest.mark.parametrize("select", ["lowest", "highest"])
-def test_without_a_table_the_starting_model_says_which_word_changes_its_caption_least(world, select):
+def test_without_a_table_influence_is_computed_with_the_starting_model(world, select):
     settings = {"losses__sc__select": select, "losses__sc__influence": ""}
     batches = world.take(6, losses__sc__weight=1.0, **settings)
     assert (world.folder / "influence.jsonl").is_file()
@@ -189,7 +189,7 @@ def test_hard_positives(world):
             assert len(drawn) == count and drawn < {*negatives_of(caption)}
 
 
-def test_workers_are_started_where_a_run_is_long(world, monkeypatch):
+def test_worker_processes_start_only_for_long_runs(world, monkeypatch):
     monkeypatch.setattr(batches, "usable_cores", lambda: 6)
     assert [workers_of("auto", images) for images in (2_000, 19_999, 20_000, 2 * 10**8)] == [0, 0, 6, 6]
     assert [workers_of(number, 2 * 10**8) for number in (0, 3)] == [0, 3]

@@ -68,6 +68,7 @@ def more_losses(monkeypatch):
     monkeypatch.setattr(inputs, "MAKERS", (*inputs.MAKERS, Reversed()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_new_loss_and_the_maker_of_its_field_take_part_in_training(more_losses, tmp_path):
     captions = [captions_of(number) for number in range(12)]
@@ -92,7 +93,7 @@ def test_keys_of_a_new_loss_are_checked_and_a_field_without_a_pool_is_refused(mo
     refused(r"losses\.order_of_words\.weight.*no pool", check_config, without_pool)
 
 
-def test_names_of_losses_and_of_fields_are_given_once():
+def test_names_of_losses_and_fields_are_unique():
     names = [term.name for term in losses.TERMS]
     fields = [field.name for each in inputs.MAKERS for field in each.fields]
     assert len(set(names)) == len(names) and len(set(fields)) == len(fields)

@@ -7,8 +7,8 @@ import pytest
 
 from rococo_jax.training.inputs.batches import make_batches
 from rococo_jax.training.run import run_training
-from tests.support.input_world import IMAGES
-from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
+from tests.support.input_world import IMAGES, features_and_batches
+from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of, metrics_of
 
 # Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
 CUT = {"data__text_length": 5, "losses__sc__count": 2}
@@ -54,15 +54,17 @@ def long_captions(world) -> dict[str, str]:
     return keys | {"losses__sc__select": "random", "losses__sc__weight": 1.0}
 
 
-def test_pools_of_features_leave_them_out(world, long_captions):
+def test_pools_of_features_exclude_altered_captions_with_equal_tokens(world, long_captions):
     for keys, counts in ((long_captions, False), ({"losses__sc__weight": 1.0}, True)):
-        pool = make_batches(world.context(**keys, **FEATURES_ALONE)).features.pools["altered"]
+        features, _ = features_and_batches(world.context(**keys, **FEATURES_ALONE))
+        pool = features.pools["altered"]
         assert pool.valid.shape[1] > 1 and (pool.valid == counts).all()
 
 
-def test_a_run_says_it_once_logs_the_counts_and_has_no_loss_of_them(world, long_captions, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_run_reports_truncated_texts_once_and_logs_their_counts(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
-    run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run")
+    run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run", mesh=mesh_of(1))
     lines = metrics_of(tmp_path / "run")
     # As negatives they were as near as the caption itself: ln (1 + 8).
     assert [line["sc"] for line in lines] == [0.0, 0.0]

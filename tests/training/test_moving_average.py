@@ -27,7 +27,7 @@ def mean_of(history: list, decay: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.99, 0.9999])
-def test_the_average_is_the_mean_with_falling_weights_and_that_of_optax(decay):
+def test_the_moving_average_is_that_of_optax(decay):
     random = np.random.default_rng(0)
     start, history = random.normal(size=(3, 4)), np.cumsum(random.normal(size=(300, 3, 4)), axis=0, dtype=np.float32)
     average, oracle = {"a": jnp.asarray(start, jnp.float32)}, optax.ema(decay, debias=True)
@@ -59,7 +59,8 @@ def kernel_of(encoder) -> np.ndarray:
     return np.asarray(parameters_of(encoder.model)["text_head.kernel"])
 
 
-def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_its_bits(config, tmp_path):
+@pytest.mark.slow
+def test_the_moving_average_is_evaluated_saved_and_resumed_bit_equal(config, tmp_path):
     evaluated, history, mesh = [], [], mesh_of(1)
 
     def evaluate(encoder):

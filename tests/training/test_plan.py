@@ -118,6 +118,7 @@ def test_an_asynchronous_collective_counts_once():
     assert plan.asynchronous_collectives(wrapped) == 2
 
 
+@pytest.mark.slow
 def test_gradients_are_summed_over_devices_once_a_step_and_in_no_loop():
     """Neither in the loop over micro-batches nor in those over blocks."""
     config, spec = changed(default_config(), batch_size=PAIRS, micro_batches=2), tiny_spec(128)
@@ -139,7 +140,7 @@ def words(data, *more):
     return ["train", "--config", str(data / "config.py"), "--workdir", str(data / "run"), "--plan", *more]
 
 
-def test_a_plan_is_printed_and_nothing_is_trained(data, capsys):
+def test_plan_prints_and_trains_nothing(data, capsys):
     assert main(words(data, "--json", "--config.fsdp=2")) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert (numbers["devices"], numbers["device"], numbers["pairs"]) == (8, "cpu", 16)
@@ -152,7 +153,8 @@ def test_a_plan_is_printed_and_nothing_is_trained(data, capsys):
     assert not (data / "run").exists()
 
 
-def test_a_plan_begins_with_whether_it_fits_and_what_limits_it(data, capsys, monkeypatch):
+@pytest.mark.slow
+def test_the_first_line_of_a_plan_says_whether_it_fits_and_what_limits_it(data, capsys, monkeypatch):
     assert main(words(data)) == 0
     fits, limited_by, empty, *rest = capsys.readouterr().out.splitlines()
     assert fits.startswith("A step takes 0.00 GB of each device (cpu), which does not report how much memory it has.")
@@ -174,7 +176,7 @@ def test_the_largest_part_of_the_memory_decides_the_advice(temporaries, advice):
     assert advice in lines[1]
 
 
-def test_what_does_not_fit_names_the_key_to_change(data, refusal, monkeypatch):
+def test_a_plan_that_does_not_fit_names_the_key_to_change(data, refusal, monkeypatch):
     assert "batch_size: found 12 on 8 devices" in refusal(*words(data, "--config.batch_size=12"))
     monkeypatch.setattr(plan, "memory_of", lambda device: 10_000)
     assert "config.micro_batches: found 1, with which a step of texts" in refusal(*words(data))

@@ -103,7 +103,7 @@ def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_
 
 
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
-def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, capsys):
+def test_memory_of_a_step_includes_the_next_batch(config, room, fits, capsys):
     """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
     rows = NamedSharding(mesh_of(2), PartitionSpec(AXES))
     batch = jax.tree.map(lambda leaf: leaf.update(sharding=rows), host_batch_shapes(config, tiny_spec(16), 24))
@@ -120,7 +120,7 @@ def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits,
             compile_step(*arguments)
 
 
-def test_a_step_that_the_compiler_refuses_says_how_much_it_takes(config):
+def test_a_step_too_large_for_the_compiler_is_refused_with_its_memory(config):
     said = "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (298.12G) exceeds available HBM (15.75G)."
     lowered = Mock(jax.stages.Lowered, compile=Mock(side_effect=jax.errors.JaxRuntimeError(said)))
     batch = host_batch_shapes(config, tiny_spec(16), 24)

@@ -34,7 +34,7 @@ def rates(schedule: str, warmup: int, final: float, cooldown: int) -> np.ndarray
     ("schedule", "cooldown"),
     [("cosine", 0.0), ("constant", 0.0), ("constant", 0.2), ("rsqrt", 0.0), ("rsqrt", 0.2)],
 )
-def test_rates_of_every_step(schedule, cooldown, fraction, warmup):
+def test_the_learning_rate_of_every_step_follows_the_formula(schedule, cooldown, fraction, warmup):
     settings = {"schedule": schedule, "warmup_fraction": fraction, "warmup_steps": warmup, "learning_rate": PEAK}
     config = optimizer_config(**settings, final_lr_fraction=0.1, cooldown_fraction=cooldown)
     expected = rates(schedule, warmup or round(fraction * STEPS), 0.1, round(cooldown * STEPS))
@@ -75,7 +75,7 @@ def expected_updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarr
 
 
 @pytest.mark.parametrize("moments", ["float32", "bfloat16"])
-def test_three_updates(moments):
+def test_three_updates_of_adamw_are_those_of_numpy(moments):
     random = np.random.default_rng(0)
     gradients = [random.normal(size=(128, 130)).astype(np.float32) for _ in range(3)]
     tolerance = 2e-5 if moments == "float32" else 2e-2

@@ -97,7 +97,7 @@ def numbers() -> dict[str, type]:
 
 
 @pytest.mark.parametrize("key", numbers())
-def test_no_number_is_taken_whatever_it_is(key):
+def test_numbers_out_of_range_are_refused(key):
     """None may be negative, none is above what the step computes in."""
     for value in (-1, 2**31 if numbers()[key] is int else 1e39):
         config = default_config()
@@ -109,7 +109,7 @@ def test_no_number_is_taken_whatever_it_is(key):
 @pytest.mark.parametrize(
     "weight", ["sc.weight=1", "grounding.weight=1", "blind.weight=1", "contrastive.altered_columns=true"]
 )
-def test_a_model_with_random_parameters_does_not_choose_words_by_their_influence(weight):
+def test_choosing_words_by_influence_needs_a_trained_model(weight):
     """All these terms read the altered captions that `losses.sc` configures."""
     weight = f"losses.{weight}"
     with pytest.raises(InputError, match=r"config\.losses\.sc\.select: found 'lowest'; wanted 'random' with"):
@@ -176,11 +176,11 @@ def test_a_layer_decay_needs_a_trained_block_above_another_parameter(trained):
         make_optimizer(config.optimizer, 5, encoder.spec, parameters)
 
 
-def test_the_names_of_alterations_are_those_that_are_made():
+def test_configs_accept_exactly_the_alterations_of_perturb_text():
     assert (*VARIANTS, *KINDS) == ALTERATIONS
 
 
-def test_the_length_of_a_tower_of_one_length_is_no_choice():
+def test_the_text_length_of_a_tower_with_a_fixed_length_cannot_be_changed():
     encoder = tiny_encoder()
     encoder.tokenizer.spec = dataclasses.replace(encoder.tokenizer.spec, context_length=24, fixed_length=24)
     assert [text_length(length, encoder) for length in (0, 24)] == [24, 24]

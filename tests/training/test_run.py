@@ -88,7 +88,7 @@ def test_a_run_writes_its_metrics_and_a_model_that_evaluates(data, whole_run, tm
     assert main([*command, "--captions", str(data / "captions.json"), "--out", str(tmp_path / "e.npz")]) == 0
 
 
-def test_the_same_call_again_finds_the_run_done(data, whole_run):
+def test_the_same_call_returns_at_once_after_a_finished_run(data, whole_run):
     before = (whole_run / "metrics.jsonl").read_bytes()
     again = run_training(config_of(data), whole_run, mesh=mesh_of(1))
     assert (again.step, again.model) == (STEPS, whole_run / "model")
@@ -96,7 +96,7 @@ def test_the_same_call_again_finds_the_run_done(data, whole_run):
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.thorough)])
-def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run, tmp_path):
+def test_an_interrupted_run_ends_with_the_same_bits(devices, data, whole_run, tmp_path):
     expected = whole_run
     if devices > 1:
         expected = tmp_path / "undisturbed"
@@ -120,7 +120,8 @@ def device_bytes(tree=None) -> int:
     return sum({shard.unsafe_buffer_pointer(): shard.nbytes for shard in shards}.values())
 
 
-def test_another_number_of_devices_goes_on_with_the_same_losses_and_holds_only_the_state(
+@pytest.mark.slow
+def test_another_number_of_devices_resumes_with_the_same_losses_and_stores_one_state(
     data, whole_run, tmp_path, monkeypatch
 ):
     shutil.copytree(whole_run, tmp_path / "run")
@@ -156,7 +157,7 @@ def test_another_number_of_devices_goes_on_with_the_same_losses_and_holds_only_t
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
-def test_sigterm_and_ctrl_c_save_and_the_run_goes_on_with_the_same_bits(data, whole_run, tmp_path, monkeypatch, capfd):
+def test_sigterm_and_ctrl_c_save_and_the_run_resumes_with_the_same_bits(data, whole_run, tmp_path, monkeypatch, capfd):
     config, workdir = config_of(data, "checkpoint.every=100"), tmp_path / "run"
 
     def terminate(done, state):
@@ -185,7 +186,7 @@ def test_sigterm_and_ctrl_c_save_and_the_run_goes_on_with_the_same_bits(data, wh
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, tmp_path):
+def test_a_command_killed_at_a_random_moment_resumes_with_the_same_bits(data, tmp_path):
     command = [sys.executable, "-m", "rococo_jax", "train", "--config", str(data / "config.py"), "--config.steps=40"]
     killed, least, deadline = tmp_path / "killed", random.Random().randrange(3, 20), time.monotonic() + 120
     killed.mkdir()
@@ -201,7 +202,7 @@ def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, 
     assert_same_run(killed, tmp_path / "whole")
 
 
-def test_a_loss_that_is_no_number_stops_the_run(data, tmp_path, monkeypatch, capsys):
+def test_a_loss_that_is_not_finite_stops_the_run(data, tmp_path, monkeypatch, capsys):
     steep = "optimizer.learning_rate=1e30 optimizer.warmup_fraction=0.4 losses.sc.weight=0 losses.vc.weight=0".split()
     config, workdir = config_of(data, *steep), tmp_path / "run"
     monkeypatch.setattr("rococo_jax.training.run.run_training", functools.partial(run_training, mesh=mesh_of(1)))
@@ -217,7 +218,8 @@ def test_a_loss_that_is_no_number_stops_the_run(data, tmp_path, monkeypatch, cap
         run_training(config, workdir, mesh=mesh_of(1))
 
 
-def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):
+@pytest.mark.slow
+def test_features_of_frozen_towers_are_computed_once(data, tmp_path):
     pools = {"data__feature_pool__mixed": 2, "data__feature_pool__captions": 3}
     settings = {"init__residual_head_width": 16, "steps": 40, "checkpoint__every": 20, "losses__vc__partner_group": 8}
     cached = changed(config_of(data), **FEATURES_ALONE, **pools, **settings)
@@ -257,6 +259,7 @@ def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, t
         run_training(config, tmp_path / "run", mesh=mesh_of(1))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_takes_its_frozen_parameters_from_no_other_model(data, tmp_path):
     start = shutil.copytree(data / "start", tmp_path / "start")
     config = changed(config_of(data, f"init.model={start}"), train__vision="none", steps=2)
@@ -271,7 +274,7 @@ def test_a_checkpoint_takes_its_frozen_parameters_from_no_other_model(data, tmp_
             load_model(name)
 
 
-def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch):
+def test_a_step_too_large_for_the_device_is_refused_before_it_runs(data, tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.training.run.memory_of", lambda device: 10_000)
     takes = r"with which a step of texts of 24 tokens takes 0\.0\d GB of a device's 0\.00 GB"
     with pytest.raises(InputError, match=rf"micro_batches: found 1, {takes}; wanted more micro-batches"):
@@ -280,7 +283,7 @@ def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tm
 
 
 @pytest.mark.parametrize("path", sorted(CHECKOUT.glob("configs/*.py")), ids=lambda path: path.stem)
-def test_the_configs_that_come_with_the_project_can_be_read(path):
+def test_every_config_of_the_project_is_valid(path):
     config = read_config(path)
     assert config.keys() == default_config().keys()
     assert config.patch_dropout == (0.5 if path.stem == "web_pretrain" else 0.0)

@@ -41,7 +41,8 @@ def checkpointed(workdir: Path) -> set[int]:
     return {int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdecimal()}
 
 
-def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
+@pytest.mark.slow
+def test_the_best_and_the_last_checkpoint_are_kept(data, tmp_path):
     scores, seen = {2: 0.9, 4: 0.3, 6: 0.5}, []
     config = read_config(data / "config.py", ["config.checkpoint.keep=1", "config.checkpoint.every=1"])
     config.eval.every, config.eval.data = 2, "read by nobody"  # the callback below needs no folders
@@ -58,7 +59,7 @@ def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
     assert float(load_model(done.model).model.logit_scale[...]) == seen[-1][1]
 
 
-def test_a_stop_is_not_delayed_by_an_evaluation_that_is_due(data, tmp_path):
+def test_a_signal_does_not_wait_for_an_evaluation(data, tmp_path):
     config = read_config(data / "config.py", ["config.checkpoint.every=100"])
     config.eval.every, config.eval.data, scored = 2, "read by nobody", []
 
@@ -74,13 +75,14 @@ def test_a_stop_is_not_delayed_by_an_evaluation_that_is_due(data, tmp_path):
     assert checkpointed(tmp_path / "run") == {2}
 
 
-def test_a_broken_image_stops_the_run_where_it_is_told_to(data, tmp_path):
+def test_a_broken_image_stops_the_run_if_configured(data, tmp_path):
     images = with_a_broken_image(data / "images", tmp_path / "images")
     overrides = [f"config.data.images={images}", "config.data.on_decode_error=raise"]
     with pytest.raises(InputError, match=r"07\.png"):
         run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):
     overrides = "steps=10 checkpoint.minutes=1 checkpoint.every=100 checkpoint.keep=9".split()
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
@@ -97,7 +99,7 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_train_raises_the_signal_again_that_stopped_it(name, data, tmp_path, monkeypatch):
+def test_train_raises_the_signal_that_stopped_it_again(name, data, tmp_path, monkeypatch):
     """A script that trains several models does not go on with the next one; the command returns."""
     monkeypatch.setattr(run, "run_training", lambda *_, **__: run.Run(3, None, 0, name))
     received = []
@@ -155,7 +157,7 @@ def test_a_profile_range_outside_the_run_is_refused(data, steps):
         read_config(data / "config.py", [f"config.profile.steps={steps}"])
 
 
-def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tmp_path, monkeypatch):
+def test_missing_wandb_is_refused_before_a_folder_is_created(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
@@ -175,6 +177,8 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
     assert "s in steps, " in line and "compiling" in line and "saving" in line
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_checkpoint_has_the_frozen_positions_of_another_image_size(data, tmp_path):
     overrides = ["config.train.vision=none", "config.init.image_size=56", "config.checkpoint.every=100"]
     done = run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")

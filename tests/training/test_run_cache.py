@@ -26,7 +26,7 @@ def is_made_anew(first, second) -> bool:
 
 
 @pytest.mark.parametrize("key", [key for key, value in flat(CONFIG).items() if isinstance(value, int | float | str)])
-def test_features_are_made_anew_where_a_key_decides_them_and_shared_elsewhere(key):
+def test_runs_share_features_unless_a_key_that_affects_features_differs(key):
     value = flat(CONFIG)[key]
     other = f"{value}other" if isinstance(value, str) else not value if isinstance(value, bool) else 1 - value
     changes = other != value and is_made_anew(CONFIG, changed(CONFIG, **{key: type(value)(other)}))
@@ -37,6 +37,6 @@ def test_weights_above_zero_share_features():
     assert not is_made_anew(CONFIG, changed(CONFIG, losses__sc__weight=0.5, losses__vc__weight=0.1))
 
 
-def test_features_of_random_towers_are_those_of_a_seed():
+def test_features_of_random_towers_depend_on_the_seed():
     first = changed(CONFIG, init__model="")
     assert is_made_anew(first, changed(first, seed=1)) and not is_made_anew(first, changed(CONFIG, init__model=""))

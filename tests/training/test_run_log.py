@@ -45,7 +45,7 @@ def shown(folder) -> dict[str, list[tuple[int, float]]]:
     return curves
 
 
-def test_a_resumed_run_writes_its_curves_over_what_it_does_again(tmp_path):
+def test_a_resumed_run_overwrites_the_curves_of_repeated_steps(tmp_path):
     for first, values in ((0, {1: 9.0, 2: 8.0, 3: 7.0, 4: 6.0}), (2, {3: 5.0})):
         run_log = RunLog(tmp_path, first, tensorboard=True)
         for step, loss in values.items():
@@ -73,7 +73,7 @@ def test_a_kill_while_a_run_resumes_leaves_its_log(tmp_path, monkeypatch):
     assert (tmp_path / METRICS).read_text() == "".join(lines[:2])
 
 
-def test_figures_of_the_steps_since_the_last_reading(monkeypatch):
+def test_the_meter_measures_the_steps_since_its_last_reading(monkeypatch):
     monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 989.0)
     monkeypatch.setattr(log, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
     meter = Meter(8, devices=4, flops=2e12)  # of a mesh, whatever else the machine has
@@ -93,7 +93,7 @@ def test_figures_of_the_steps_since_the_last_reading(monkeypatch):
     assert in_use == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
 
 
-def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
+def test_goodput_names_where_the_rest_of_the_time_went(monkeypatch):
     clock = types.SimpleNamespace(seconds=50.0)
     clock.perf_counter = lambda: clock.seconds
     monkeypatch.setattr("rococo_jax.training.log.time", clock)
@@ -162,7 +162,7 @@ def log_of(file: RunLog, every: int, steps: int, meter: Meter) -> Log:
 
 
 @pytest.mark.parametrize(("device", "host", "idle"), [(0.10, 0.06, 0.0), (0.05, 0.15, 0.10)])
-def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeypatch, device, host, idle):
+def test_waiting_for_data_is_overhead_only_while_the_device_is_idle(monkeypatch, device, host, idle):
     """An input beside a slower step costs nothing; of a slower input the difference is lost."""
     steps, meter = 6, Meter(8)
     log_hook = log_of(RunLog(None, 0, tensorboard=False), steps, steps, meter)
@@ -186,7 +186,7 @@ def test_every_line_has_the_speed_of_its_own_steps(tmp_path, monkeypatch, device
     assert speeds == pytest.approx(dict.fromkeys(speeds, 0.2), abs=0.06)
 
 
-def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():
+def test_counts_of_a_resumed_run_continue_those_of_its_checkpoint():
     """Three images were replaced before the stop and one after it: the log says four, as of an unbroken run."""
 
     class Arrays(TrainingInput):
@@ -209,14 +209,14 @@ def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():
         def close(self):
             pass
 
-    stopped, resumed = PairBatches(Arrays(), []), PairBatches(Arrays(), [])
+    lost = {"skipped_images": 0, "cut_texts": 0, "equal_altered_texts": 0}
+    stopped, resumed = PairBatches(Arrays(), [], lost), PairBatches(Arrays(), [], lost)
     for _ in range(3):
         next(stopped)
     resumed.set_state(json.loads(json.dumps(stopped.get_state())))
     next(resumed)
-    assert (
-        resumed.counts == {"skipped_images": 4, "cut_texts": 8, "equal_altered_texts": 0} and resumed.arrays.step == 4
-    )
+    assert resumed.counts == {"skipped_images": 4, "cut_texts": 8, "equal_altered_texts": 0}
+    assert resumed.arrays.step == 4
 
 
 def test_counts_of_many_processes_are_added_without_overflow():

@@ -27,7 +27,7 @@ SETTINGS = {"eos_token": "<eos>", "pad_token": "<pad>", "padding_side": "right"}
 SMALLER = f"steps={STEPS} batch_size={PAIRS} optimizer.learning_rate={PEAK} dtype=float32 remat=none data.workers=0"
 
 
-@pytest.fixture(scope="module", params=[siglip, siglip2])
+@pytest.fixture(scope="module", params=[siglip, pytest.param(siglip2, marks=pytest.mark.thorough)])
 def material(request, tmp_path_factory):
     """A SigLIP, or a NaFlex SigLIP 2, with the scale and bias of `siglip-base-patch16-224`, pictures and a table of
     captions.
@@ -78,6 +78,7 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch):
     folder, reference, pixels, ids = material

@@ -41,6 +41,7 @@ def test_stacks_are_joined_in_the_order_of_their_parameters():
     assert joined == [frozen[letter].shape[1] for letter in sorted(frozen)]
 
 
+@pytest.mark.slow
 def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
@@ -55,7 +56,9 @@ def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
     assert not [shape for shape in shapes if len(shape) > 2 and {"17", "12"} & set(shape)]
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("micro_batches", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_parameters_outside_the_blocks_are_gathered_once_per_step(micro_batches, monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
@@ -113,7 +116,8 @@ CONVOLUTIONAL = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["convnext", pytest.param("resnet", marks=pytest.mark.thorough)])
 def test_blocks_of_convolutions_are_recomputed_and_gathered_as_those_of_transformers(name, monkeypatch):
     monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
     spec = dataclasses.replace(tiny_spec(), vision=CONVOLUTIONAL[name])
@@ -129,6 +133,8 @@ def test_blocks_of_convolutions_are_recomputed_and_gathered_as_those_of_transfor
     assert {"x".join(map(str, shape)) + "xf32" for shape in sharded} <= gathered
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_of_a_convolutional_tower_do_not_depend_on_rematerialisation_or_shards(monkeypatch):
     monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
     spec = dataclasses.replace(tiny_spec(), vision=ConvNextSpec(32, (8, 8, 8, 8), (2, 1, 1, 1), 1e-6))

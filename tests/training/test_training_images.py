@@ -61,19 +61,20 @@ def images_of(source) -> TrainingImages:
 
 
 @pytest.mark.parametrize("source", ["{}/model", "{}@latest", "{}@best", "{}@1", "{}/checkpoints/2"])
-def test_a_model_of_a_run_has_the_images_of_the_run(data, trained, source):
+def test_a_trained_model_lists_its_training_images(data, trained, source):
     images = images_of(source.format(trained))
     assert images.keys == keys_of(data, range(TRAINED)) and images.complete
 
 
-def test_a_copy_has_them(data, trained, tmp_path):
+@pytest.mark.slow
+def test_a_copied_model_keeps_its_training_images(data, trained, tmp_path):
     save_model(tmp_path / "copy", load_model(f"{trained}@latest"))
     assert images_of(tmp_path / "copy") == images_of(trained / "model")
     assert main(["convert", f"{trained}@best", str(tmp_path / "converted")]) == 0
     assert images_of(tmp_path / "converted") == images_of(trained / "model")
 
 
-def test_a_model_between_two_has_those_of_both(data, trained, tmp_path):
+def test_an_interpolated_model_lists_the_images_of_both(data, trained, tmp_path):
     first, start = load_model(trained / "model"), load_model(data / "start")
     assert interpolated(first, first, 0.5).training_images == first.training_images
     words = ["interpolate", str(data / "start"), f"{trained}@latest", "--weight", "0.5", "--out", str(tmp_path / "out")]
@@ -82,8 +83,11 @@ def test_a_model_between_two_has_those_of_both(data, trained, tmp_path):
     assert interpolated(start, first, 0.5).training_images == TrainingImages(first.training_images.keys, complete=False)
 
 
-@pytest.mark.parametrize("source", ["{}/model", "{}@latest", "{}/checkpoints/1"])
-def test_a_run_that_starts_from_it_has_both_lists(data, trained, tmp_path, source):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source", [pytest.param("{}/model", marks=pytest.mark.thorough), "{}@latest", "{}/checkpoints/1"]
+)
+def test_a_run_adds_its_images_to_those_of_its_starting_model(data, trained, tmp_path, source):
     done = run.run_training(config_of(data, "others.json", init__model=source.format(trained)), tmp_path / "second")
     for model in (done.model, f"{tmp_path / 'second'}@latest"):
         images = images_of(model)
@@ -97,7 +101,8 @@ def test_an_evaluation_during_training_sees_the_list(data, tmp_path):
     assert [images.keys for images in lists] == [keys_of(data, range(TRAINED))] * 2
 
 
-def test_what_a_model_from_elsewhere_was_trained_on_is_not_known(data, tmp_path):
+@pytest.mark.slow
+def test_training_images_of_a_foreign_model_are_unknown(data, tmp_path):
     """The list has at least the images of the run; a model with random parameters has seen none before."""
     save_model(tmp_path / "unknown", tiny_encoder(name="unknown"))
     done = run.run_training(config_of(data, init__model=str(tmp_path / "unknown")), tmp_path / "run")
@@ -123,7 +128,7 @@ def test_an_incomplete_list_is_read_back_as_one(tmp_path):
 
 
 @pytest.mark.parametrize("export", [export_huggingface, export_open_clip])
-def test_an_export_that_is_converted_back_has_them(export, tmp_path):
+def test_an_export_that_is_converted_back_keeps_its_training_images(export, tmp_path):
     encoder = exportable_encoder()
     encoder.training_images = TrainingImages(frozenset({"0" * 16}))
     export(encoder, tmp_path / "export")
@@ -131,7 +136,7 @@ def test_an_export_that_is_converted_back_has_them(export, tmp_path):
     assert images_of(tmp_path / "back") == encoder.training_images
 
 
-def test_a_kill_at_any_moment_leaves_no_model_without_its_list(data, tmp_path, monkeypatch):
+def test_a_kill_leaves_no_model_without_its_list_of_images(data, tmp_path, monkeypatch):
     """The list is part of what appears by one rename; killed before that, the folder has no model."""
     from rococo_jax.checkpoints import model_directory
 

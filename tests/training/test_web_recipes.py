@@ -55,7 +55,7 @@ def test_the_hue_turns_and_nothing_else():
     assert np.abs(rgb_to_hsv(found)[..., 2] - value).max() < 0.01 and np.abs(found - expected).max() < 0.04
 
 
-def test_colours_change_as_often_as_asked_and_no_other_draw_does():
+def test_colour_jitter_has_its_probability_and_changes_no_other_draw():
     image, plain = Image.fromarray(COLOURS), Augmentation(crop_scale=(0.3, 0.9), flip=True)
     coloured = dataclasses.replace(plain, jitter=(0.4, 0.4, 0.4, 0.1), jitter_prob=0.25, grayscale_prob=0.5)
     before, after = (
@@ -81,7 +81,7 @@ def test_colours_of_a_run_are_those_of_its_config(world):
 # Patches
 
 
-def test_the_tower_sees_the_kept_patches_at_their_places_alone():
+def test_the_tower_sees_only_the_kept_patches_at_their_positions():
     spec = dataclasses.replace(tiny_spec(16).vision, pooling="cls+mean", layers=1)
     tower = VisionTower(spec, rngs=nnx.Rngs(0))
     graph, parameters = nnx.split(tower)
@@ -109,7 +109,7 @@ def dropping(rate: float):
     return changed(default_config(), patch_dropout=rate)
 
 
-def test_patches_are_drawn_evenly_anew_for_every_image_step_and_field_and_the_same_on_any_devices():
+def test_kept_patches_are_uniform_independent_and_the_same_on_any_devices():
     spec, found = tiny_spec(16), {}
     pixels = np.zeros((64, 32, 32, 3), np.uint8)
     fields = {"mixed": Images(pixels=pixels[:, None]), "altered": Texts()}

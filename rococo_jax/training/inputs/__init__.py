@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError
 from rococo_jax.losses import active_fields, active_terms
 from rococo_jax.losses.terms import Field
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 from rococo_jax.training.inputs.altered_captions import AlteredCaptions
 from rococo_jax.training.inputs.field_maker import FieldMaker
 from rococo_jax.training.inputs.hard_positives import HardPositives

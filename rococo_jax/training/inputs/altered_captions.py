@@ -28,7 +28,7 @@ from rococo_jax.perturb.text.replacement import (
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file, read_json_object, write_json
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 from rococo_jax.training.inputs.field_maker import (
     POOL_SEED,
     FieldContext,

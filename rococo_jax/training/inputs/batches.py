@@ -28,9 +28,9 @@ from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays, training_preprocessing
 from rococo_jax.training.config_keys import read_jitter
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 from rococo_jax.training.inputs import active_makers
-from rococo_jax.training.inputs.feature_pool import FeatureBatches, Features, locked_features, make_features
+from rococo_jax.training.inputs.feature_pool import Features, ReadFeatures, locked_features, make_features
 from rococo_jax.training.inputs.field_maker import FieldContext
 
 # Captions are short: one in a thousand captions of COCO has more than 32 tokens.
@@ -50,7 +50,7 @@ def make_batches(
     context: FieldContext,
     feature_cache: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
     rows: Int[np.ndarray, " rows"] | None = None,
-) -> "PairBatches | FeatureBatches":
+) -> "PairBatches":
     """Return the batches of this process, from step 0. All processes must call it.
 
     Args:
@@ -75,7 +75,10 @@ def make_batches(
         context = dataclasses.replace(context, source=source)
     elif config.data.cached_features:
         features = feature_cache(config, lambda: make_features(context, augmentation, cache))
-        return FeatureBatches(features, context, rows)
+        all_rows = np.arange(config.batch_size)
+        read = ReadFeatures(features, config, all_rows if rows is None else rows)
+        arrays = TrainingInput(read, read.identity, prefetch=config.data.prefetch)
+        return PairBatches(arrays, [field for _, field in read.fields], {"skipped_images": features.left_out})
     texts = [pair for each in makers for pair in each.sample_texts]
     transforms = [each.transform(context) for each in makers]
     preprocessing = training_preprocessing(config, encoder.preprocessing) if features is None else None
@@ -101,7 +104,8 @@ def make_batches(
         prefetch=config.data.prefetch,
         rows=None if rows is None else rows.tolist(),
     )
-    return PairBatches(arrays, [field for _, field in texts], features, len(source_of_run) - len(context.source))
+    lost = {"skipped_images": len(source_of_run) - len(context.source), "cut_texts": 0, "equal_altered_texts": 0}
+    return PairBatches(arrays, [field for _, field in texts], lost, features)
 
 
 def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
@@ -137,18 +141,26 @@ def workers_of(workers: int | str, images: int) -> int:
 
 
 class PairBatches:
-    """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
+    """Batches as `data.training_input` makes them: pixels and token ids, or features of frozen towers.
 
     `counts` are this process's share of what was lost since step 0: images that could not be decoded and were replaced
     (with features: left out), texts that were cut, and altered texts that have the tokens of their caption after
     cutting. The counts of a run before it was resumed are in the share of process 0.
+
+    Args:
+        lost: what was lost before the first step, by the names that are counted.
+        image_features: features of all images, to be looked up by their ids.
     """
 
     def __init__(
-        self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
+        self,
+        arrays: TrainingInput,
+        fields: Sequence[Field],
+        lost: Mapping[str, int],
+        image_features: np.ndarray | None = None,
     ):
-        self.arrays, self.fields, self.features = arrays, fields, features
-        self.counts = _of_process_0({"skipped_images": left_out, "cut_texts": 0, "equal_altered_texts": 0})
+        self.arrays, self.fields, self.image_features = arrays, fields, image_features
+        self.counts = _of_process_0(lost)
 
     def close(self) -> None:
         """End the processes that read images."""
@@ -166,17 +178,17 @@ class PairBatches:
     def __next__(self) -> Batch:
         """Return this process's rows of the next batch."""
         arrays = next(self.arrays)
-        cut_before = self.counts["cut_texts"]
-        self.counts = {name: count + int(arrays[name]) for name, count in self.counts.items()}
+        cut_before = self.counts.get("cut_texts")
+        self.counts = {name: count + int(arrays.get(name, 0)) for name, count in self.counts.items()}
         is_first_cut = cut_before == 0 and self.counts["cut_texts"] > 0
         if is_first_cut and jax.process_index() == 0:
             limit = arrays["ids"].shape[1]
             counted = "metrics.jsonl counts them, and altered texts that are then equal to their captions and ignored"
             say(f"texts are truncated to {limit} tokens (config.data.text_length, or the model's limit); {counted}")
         batch = batch_from_arrays(arrays, self.fields)
-        if self.features is None:
+        if self.image_features is None:
             return batch
-        return dataclasses.replace(batch, images=Images(features=self.features[arrays["image_id"]]))
+        return dataclasses.replace(batch, images=Images(features=self.image_features[arrays["image_id"]]))
 
 
 def _of_process_0(counts: Mapping[str, int]) -> dict[str, int]:

@@ -13,17 +13,15 @@ is equivalent to Tikhonov regularization", Neural Computation 7, 1995). An alter
 and a mixed image that of its image, so the differences between them stay as they are.
 """
 
-import collections
 import dataclasses
 import enum
 import hashlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int, UInt8
+from ml_collections import ConfigDict
 from PIL import Image
 
 from rococo_jax.data.augmentation import Augmentation, without_crop
@@ -32,13 +30,13 @@ from rococo_jax.data.images import Task, chunks, run_tasks
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder
-from rococo_jax.data.training_input import refuse_other_order
+from rococo_jax.data.training_samples import Chunk
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
-from rococo_jax.training.batch import Batch, Images, Texts, training_preprocessing
+from rococo_jax.training.batch import training_preprocessing
 from rococo_jax.training.freezing import SIDES
 from rococo_jax.training.inputs import active_makers, shapes_per_pair
 from rococo_jax.training.inputs.field_maker import FieldContext, Pixels, Pool, PoolSources, image_features
@@ -193,76 +191,55 @@ def locked_features(context: FieldContext, cache: EmbeddingCache) -> tuple[Float
     return np.concatenate(features), readable
 
 
-class FeatureBatches:
-    """Batches of features: a pure function of (features, config, step), with one caption per image.
+class ReadFeatures:
+    """Make this process's `rows` of each batch of features, with one caption per image.
 
-    Batches are prepared in advance by a thread, `data.prefetch` of them.
+    A batch is a pure function of (features, config, step). What is drawn does not depend on which rows these are.
 
     Args:
-        rows: the rows of each global batch that this process makes; all by default.
+        rows: rows of each global batch.
     """
 
-    def __init__(self, features: Features, context: FieldContext, rows: Int[np.ndarray, " rows"] | None = None):
-        config = context.config
-        self.features, self.config = features, config
+    per_batch = 1
+
+    def __init__(self, features: Features, config: ConfigDict, rows: Int[np.ndarray, " rows"]):
+        self.features, self.config, self.rows = features, config, rows
         self.fields = [(maker, field) for maker in active_makers(config.losses) for field in maker.fields]
-        self.items = shapes_per_pair(config)
+        self.shapes = shapes_per_pair(config)
         noise = config.data.feature_noise
         self.noise_scale = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
-        self.rows = np.arange(config.batch_size) if rows is None else rows
-        self.next_step = 0
-        # All processes have the same features, so process 0 counts for all.
-        self.counts = {"skipped_images": features.left_out if jax.process_index() == 0 else 0}
-        self.identity = {**self.order.identity, **features.identity}
-        self._thread = ThreadPoolExecutor(1, "batches") if config.data.prefetch else None
-        self._prepared: collections.deque[Future[Batch]] = collections.deque()
 
-    def __next__(self) -> Batch:
-        """Return this process's rows of the next batch."""
-        if self._thread is None:
-            batch = self._make_batch(self.next_step)
-        else:
-            self._prepare()
-            batch = self._prepared.popleft().result()
-        self.next_step += 1
-        self._prepare()
-        return batch
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the order of the data, as JSON values."""
+        return {**self.order.identity, **self.features.identity}
 
-    def _prepare(self) -> None:
-        while self._thread is not None and len(self._prepared) < self.config.data.prefetch:
-            self._prepared.append(self._thread.submit(self._make_batch, self.next_step + len(self._prepared)))
-
-    def _make_batch(self, step: int) -> Batch:
-        """Make this process's rows of a batch. What is drawn does not depend on which rows these are."""
+    def __call__(self, step: int) -> Chunk:
+        """Return the arrays of a batch."""
         features, random = self.features, np.random.default_rng([self.config.seed, step])
         all_images = self.order.batch(step)
         first, end = features.first[all_images], features.first[all_images + 1]
         all_captions = first + (random.random(len(all_images)) * (end - first)).astype(np.int64)
 
         images, captions = all_images[self.rows], all_captions[self.rows]
-        own_features = {"vision": self._image_features(images, step), "text": features.texts[captions]}
-        noise = {tower: self._noise(tower, step) for tower in own_features}
-        batch = Batch(
-            Images(features=own_features["vision"] + noise["vision"]),
-            Texts(features=own_features["text"] + noise["text"]),
-            images.astype(np.int32),
-            {},
-            {},
-        )
-        items = {"vision": images, "text": captions}
+        noise = {tower: self._noise(tower, step) for tower in SIDES}
+        arrays = {
+            "image_id": images.astype(np.int32),
+            "image_features": self._image_features(images, step) + noise["vision"],
+            "text_features": features.texts[captions] + noise["text"],
+        }
+        rows_of_pool = {"vision": images, "text": captions}
         for maker, field in self.fields:
             pool = features.pools[field.name]
             places = maker.draw(field, (len(all_images), pool.valid.shape[1]), self.config, random)[self.rows]
-            item = items[field.tower][:, None]
+            row = rows_of_pool[field.tower][:, None]
             # The noise of the pair itself, so that the difference to it stays as it is.
-            noisy_features = pool.features[item, places] + noise[field.tower][:, None]
-            valid = pool.valid[item, places]
-            if not self.items[field]:
-                noisy_features, valid = noisy_features[:, 0], valid[:, 0]
-            kind = Images if field.tower == "vision" else Texts
-            batch = batch.with_field(field, kind(features=noisy_features), valid)
-        return batch
+            noisy_features, valid = pool.features[row, places] + noise[field.tower][:, None], pool.valid[row, places]
+            has_one_item = not self.shapes[field]
+            arrays[f"{field.name}_features"] = noisy_features[:, 0] if has_one_item else noisy_features
+            arrays[f"{field.name}_valid"] = valid[:, 0] if has_one_item else valid
+        return Chunk({}, arrays)
 
     def _image_features(self, images: Int[np.ndarray, " rows"], step: int) -> Float[np.ndarray, "rows f"]:
         """Return features of images as they are or, with probability `data.resize_prob`, resized without cropping."""
@@ -286,19 +263,3 @@ class FeatureBatches:
             is_in_block = blocks == block
             noise[is_in_block] = values[position[is_in_block]]
         return scale * noise
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the position in the data and what decides their order, as JSON values."""
-        return {"next_step": self.next_step, **self.identity}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Resume from the result of `get_state`. Raises InputError if the order of the data differs."""
-        refuse_other_order(self.identity, state)
-        self.next_step = int(state["next_step"])
-        while self._prepared:
-            self._prepared.popleft().cancel()
-
-    def close(self) -> None:
-        """Stop the thread that prepares batches."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)

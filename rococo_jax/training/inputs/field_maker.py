@@ -23,7 +23,7 @@ from rococo_jax.encoders.embedding import EmbeddingPass
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.training.batch import Batch
-from rococo_jax.training.freezing import cached_sides
+from rococo_jax.training.config_needs import cached_sides
 
 # Pools are made with this seed, so that runs with different seeds share them.
 POOL_SEED = 0
