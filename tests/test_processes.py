@@ -4,11 +4,8 @@ The processes share no cache of embeddings here (`--no-cache`), and only process
 """
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -19,8 +16,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
-from tests.support.paths import CHECKOUT
-from tests.support.processes import launched, run_command_together, run_lines
+from tests.support.processes import Hosts, processes_of, run_command_together, run_lines
 from tests.support.threads import Threads
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import write_world
@@ -186,42 +182,6 @@ else:
         assert code == 0, said
 
 
-class Launched:
-    """Processes under `launch/local.py`, and what they say."""
-
-    def __init__(self, command: list[str], log: Path):
-        self.log = log
-        with log.open("w") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd=CHECKOUT)
-
-    def __enter__(self) -> "Launched":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            # The second signal kills what the first did not stop.
-            for _ in range(2):
-                self.process.terminate()
-                time.sleep(1)
-            self.process.wait(timeout=60)
-
-    def wait_until(self, reached) -> None:
-        limit = time.monotonic() + 1500
-        while not reached():
-            assert self.process.poll() is None and time.monotonic() < limit, self.log.read_text()
-            time.sleep(0.2)
-
-    def pid(self, number: int) -> int:
-        """Process id of the process with this number."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        environments = {child: Path(f"/proc/{child}/environ").read_bytes().split(b"\0") for child in children}
-        (found,) = [child for child, each in environments.items() if f"ROCOCO_PROCESS={number}".encode() in each]
-        return int(found)
-
-    def end(self, seconds: float) -> tuple[int, str]:
-        return self.process.wait(timeout=seconds), self.log.read_text()
-
-
 def steps(workdir: Path) -> list[int]:
     path = workdir / "metrics.jsonl"
     whole = path.read_text().splitlines(keepends=True) if path.exists() else []
@@ -234,34 +194,29 @@ def checkpoints(workdir: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_a_killed_process_ends_all_and_fewer_processes_resume_and_sigterm_to_one_saves_in_all(data, tmp_path):
     workdir = tmp_path / "run"
     train = ["train", "--config", "configs/coco_lit.py", "--workdir", workdir]
     train += [f"--config.{each}" for each in (
         f"init.model={data}/start", f"data.images={data}/images", f"data.captions={data}/captions.json",
         "train.vision=all", "train.text=all", "init.residual_head_width=0", "data.cached_features=False",
-        "data.feature_noise=0", "data.workers=0", "steps=100000", "batch_size=4", "log.every=1",
+        "data.feature_noise=0", "data.feature_pool.captions=4", "data.feature_pool.mixed=4",
+        "data.workers=0", "steps=100000", "batch_size=4", "log.every=1",
         "log.tensorboard=False", "checkpoint.every=5",
     )]  # fmt: skip
 
-    with Launched(launched(4, 1, *train), tmp_path / "first.log") as group:
+    with Hosts(processes_of(4, 1, *train, timeout=TIMEOUT), tmp_path / "first") as group:
         group.wait_until(lambda: checkpoints(workdir) and steps(workdir)[-1] > checkpoints(workdir)[0] + 1)
-        killed = time.monotonic()
-        os.kill(group.pid(2), signal.SIGKILL)
-        code, said = group.end(2 * TIMEOUT)
-        assert time.monotonic() - killed < TIMEOUT + 10  # seconds for the processes to end
-    assert code == 128 + signal.SIGKILL
-    assert "process 2 was killed by SIGKILL" in said
-    assert "still there" not in said
+        group.lose(2)
+        assert all(group.end(2 * TIMEOUT)), group.said(0)
 
     # Two of the four go on, with two devices each.
     reached = checkpoints(workdir)[-1]
-    with Launched(launched(2, 2, *train), tmp_path / "second.log") as group:
+    with Hosts(processes_of(2, 2, *train, timeout=TIMEOUT), tmp_path / "second") as group:
         group.wait_until(lambda: checkpoints(workdir)[-1] > reached)
-        os.kill(group.pid(1), signal.SIGTERM)
-        code, said = group.end(600)
-    assert code == 0, said
+        group.stop(1)
+        assert group.end(600) == [0, 0], group.said(0)
+        said = group.said(0) + group.said(1)
     stopped = {int(step) for step in re.findall(r"stopped after step (\d+)", said)}
     assert len(re.findall(r"stopped after step", said)) == 2 and len(stopped) == 1
     assert f"resumed from step {reached}" in said

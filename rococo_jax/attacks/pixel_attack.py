@@ -137,14 +137,14 @@ class PixelAttacker:
         original, is_true = place(originals.astype(np.float32)), place(self.is_true(numbers))
         keys = jax.random.split(jax.random.key(attack.seed), len(self.items) * attack.restarts)
         keys = np.asarray(jax.random.key_data(keys)).reshape(attack.restarts, len(self.items), -1)[:, numbers]
-        placed = self.model._current()
-        program = partial(_run, self.model.mesh, placed.graph, self.model.preprocessing, self.model._products)
+        graph, parameters = self.model.graph_and_state()
+        program = partial(_run, self.model.mesh, graph, self.model.preprocessing, self.model._products)
         losses = attack.loss.split("+")
 
         def call(kind: str, radius: float, restart: int, x: jax.Array, best: Best, *counts: int, loss: str = "") -> Any:
             settings = (attack.norm, loss, self.model.logit_scale)
             numbers = [jnp.int32(value) for value in counts or (0, 0, 0)]
-            state = (placed.state, self.texts, jnp.float32(radius * 255), *numbers)
+            state = (parameters, self.texts, jnp.float32(radius * 255), *numbers)
             return program(settings, kind, state, original, is_true, place(keys[restart]), x, *best)
 
         best = Best(original, place(np.zeros(count, np.float32)), place(np.zeros(count, np.int32)))

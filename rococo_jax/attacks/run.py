@@ -194,8 +194,8 @@ def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, An
 
 def _similarities(model: LoadedModel, files: Sequence[Any], cache: EmbeddingCache, by_pairs: bool) -> Similarities:
     """Return the cosines of a model's embeddings, or its scores of pairs."""
-    if model.embeds and not by_pairs:
-        return EmbeddedSimilarities(model, files, cache)
+    if model.embedder is not None and not by_pairs:
+        return EmbeddedSimilarities(model.embedder, files, cache)
     if model.pair_scorer is None:
         raise InputError(model.name, "score_pairs", "none", "a model that scores pairs")
     return PairSimilarities(model.pair_scorer, files)

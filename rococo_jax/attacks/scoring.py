@@ -20,7 +20,7 @@ from rococo_jax.data.images import FileImages
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds, ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence import WordTokenizer
 from rococo_jax.perturb.text.shared_prefix import PrefixEncoder, can_share_prefix
@@ -53,7 +53,7 @@ class Similarities(abc.ABC):
 class EmbeddedSimilarities(Similarities):
     """Cosines of a model that embeds. Common prefixes of altered captions are encoded once in causal text towers."""
 
-    def __init__(self, model: LoadedModel, files: Sequence[Any], cache: EmbeddingCache):
+    def __init__(self, model: Embeds, files: Sequence[Any], cache: EmbeddingCache):
         self.model, self.cache = model, cache
         self.images = embed_images(model, files, cache).astype(np.float64)
         self._prefixes: PrefixEncoder | None = None
@@ -95,7 +95,7 @@ class EmbeddedSimilarities(Similarities):
 class PairSimilarities(Similarities):
     """Scores of a model that scores image-text pairs."""
 
-    def __init__(self, scorer: LoadedModel, files: Sequence[Any]):
+    def __init__(self, scorer: ScoresPairs, files: Sequence[Any]):
         self.scorer, self.images = scorer, FileImages(tuple(map(str, files)), tuple(files))
 
     def of_images(self, images: Sequence[int], texts: Sequence[Sequence[str]]) -> list[Float[np.ndarray, " texts"]]:

@@ -80,7 +80,7 @@ QUERY_AND_KEY_VALUE_BIAS = Transform(
     to_ours=SAME.to_ours, to_theirs=lambda ours, _: np.split(ours, [ours.shape[-1] // 3], axis=-1)
 )
 # A convolution over patches of pixels, one over 2 x 2 cells, and one over single cells.
-PATCH, HALVE, POINT = patch(), patch(2), patch(1)
+PATCH, PATCH_2X2, POINT = patch(), patch(2), patch(1)
 # A convolution: theirs (outputs, inputs, rows, columns), ours (rows, columns, inputs, outputs).
 CONVOLUTION = Transform(
     to_ours=lambda theirs: theirs[0].transpose(2, 3, 1, 0),

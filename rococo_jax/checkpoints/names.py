@@ -25,9 +25,9 @@ import numpy as np
 
 from rococo_jax.checkpoints.layouts import (
     CONVOLUTION,
-    HALVE,
     KERNEL,
     PATCH,
+    PATCH_2X2,
     POINT,
     QUERY_VALUE_BIAS,
     SAME,
@@ -57,13 +57,13 @@ def _weight_and_bias(transform: Transform) -> tuple[Part, ...]:
 
 _NORM = (Part(".scale", ".weight"), Part(".bias", ".bias"))
 KINDS: dict[str, tuple[Part, ...]] = {
-    # Modules of torch: a linear layer, norms, and convolutions. The stride of `patch` and `halve` is their kernel, and
+    # Modules of torch: a linear layer, norms, and convolutions. The stride of `patch` and `patch_2x2` is their kernel;
     # `point` has a kernel of 1 x 1.
     "linear": _weight_and_bias(KERNEL),
     "norm": _NORM,
     "batch_norm": (*_NORM, Part(".mean", ".running_mean"), Part(".variance", ".running_var")),
     "patch": _weight_and_bias(PATCH),
-    "halve": _weight_and_bias(HALVE),
+    "patch_2x2": _weight_and_bias(PATCH_2X2),
     "point": _weight_and_bias(POINT),
     "convolution": _weight_and_bias(CONVOLUTION),
     # Modules of Flax.
@@ -75,9 +75,9 @@ KINDS: dict[str, tuple[Part, ...]] = {
     "kernel": (Part("", "", KERNEL),),
     "patch_kernel": (Part("", "", PATCH),),
     "query_value_bias": (Part("", "", QUERY_VALUE_BIAS),),
-    "axes1": (Part("", "", leading_ones(1)),),
-    "axes2": (Part("", "", leading_ones(2)),),
-    "after2": (Part("", "", without_first(2)),),
+    "leading_axis": (Part("", "", leading_ones(1)),),
+    "leading_axes": (Part("", "", leading_ones(2)),),
+    "skip_2_rows": (Part("", "", without_first(2)),),
 }
 
 

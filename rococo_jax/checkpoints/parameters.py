@@ -38,6 +38,7 @@ class Checkpoint(NamedTuple):
         preprocessing: None for a text tower.
         tokenizer: None for an image tower, or if none was found.
         training_images: the images that the model was trained on; None if they are not known.
+        name: what tables call it.
     """
 
     spec: ModelSpec
@@ -46,19 +47,13 @@ class Checkpoint(NamedTuple):
     tokenizer: Any
     provenance: Mapping[str, Any]
     training_images: TrainingImages | None = None
+    name: str = "model"
 
 
 def checkpoint_of(encoder: Any) -> Checkpoint:
     """Return the parts of an `Encoder`."""
-    model = encoder.model
-    return Checkpoint(
-        model.spec,
-        parameters_of(model),
-        encoder.preprocessing,
-        encoder.tokenizer,
-        encoder.provenance,
-        encoder.training_images,
-    )
+    fields = ("preprocessing", "tokenizer", "provenance", "training_images", "name")
+    return Checkpoint(encoder.spec, parameters_of(encoder.model), *(getattr(encoder, field) for field in fields))
 
 
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -78,8 +73,10 @@ def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike
     graph, abstract = abstract_model(spec, jnp.dtype(dtype).name)
     state = jax.tree.map(lambda leaf: leaf, abstract)  # a copy to fill: the other one is kept
     pure = flatten_dict(nnx.to_pure_dict(state), sep=".")
-    single = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in pure.items() if not _is_stored(path, spec)}
-    nnx.replace_by_pure_dict(state, unflatten_dict({**jax.tree.map(jnp.asarray, dict(parameters)), **single}, sep="."))
+    not_stored = [path for path in pure if not _is_stored(path, spec)]
+    scalars_without_a_checkpoint = {path: jnp.zeros(pure[path].shape, pure[path].dtype) for path in not_stored}
+    arrays = {path: jnp.asarray(array) for path, array in parameters.items()}
+    nnx.replace_by_pure_dict(state, unflatten_dict({**arrays, **scalars_without_a_checkpoint}, sep="."))
     return nnx.merge(graph, state)
 
 

@@ -81,12 +81,12 @@ def open_torch_archive(path: Path) -> Tensors:
             problem = f"none (keys: {keys})" if keys else "none"
             raise InputError(path, "tensors", problem, "a state dict, or a module with parameters")
         big_endian = _is_big_endian(archive, f"{root}byteorder")
-        users = collections.defaultdict(list)
+        tensors_of_storage = collections.defaultdict(list)
         for tensor in tensors.values():
-            users[tensor.storage.key].append(tensor)
-        members = {key: archive.getinfo(f"{root}data/{key}") for key in users}
+            tensors_of_storage[tensor.storage.key].append(tensor)
+        members = {key: archive.getinfo(f"{root}data/{key}") for key in tensors_of_storage}
         for key, member in members.items():
-            _check_storage(member, path.stat().st_size, users[key])
+            _check_storage(member, path.stat().st_size, tensors_of_storage[key])
         storages = _StorageReader(path, archive, stack)
         close = stack.pop_all().close
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.checkpoints.hub import ASSETS
+from rococo_jax.checkpoints.shipped_models import ASSETS
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.hub_files import hub_snapshot
 from rococo_jax.progress import say

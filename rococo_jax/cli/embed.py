@@ -42,7 +42,8 @@ def run(options: Options) -> None:
 
     enable_compilation_cache()
     data = options.pairs.read()
-    encoder = load_encoder(options.model, compute=options.embedding.compute(), options=options.loading.load_options())
+    model = load_encoder(options.model, compute=options.embedding.compute(), options=options.loading.load_options())
+    encoder = model.require_embedder()
     cache = options.embedding.open_cache()
     arrays = {
         "image_names": np.array(data.names),

@@ -19,7 +19,7 @@ EXAMPLES = """\
   rococo sweep --config configs/scenes_tiny.py --workdir runs/weights --over losses.sc.weight=0,1,2 --dry-run
   rococo sweep --config configs/scenes_tiny.py --workdir runs/grid --over batch_size=64,128 --seeds 0,1 \\
       --arm 'plain: losses.sc.weight=0' --arm 'sc: losses.sc.weight=1'
-  python launch/local.py --processes 2 -- sweep --config configs/scenes_tiny.py --over batch_size=64,128
+  python launch/slurm.py --nodes 2 --gpus 8 -- sweep --config configs/scenes_tiny.py --over batch_size=64,128
 
 Run the same command again to resume an interrupted sweep; points that are done are not run again. To train the points
 elsewhere, run the commands that --print-commands prints, then the sweep with --collect.

@@ -45,7 +45,6 @@ _FAMILIES = {
     "bert": "bert",
     "roberta": "roberta",
     "xlm-roberta": "roberta",
-    "m2m_100": "roberta",
     "tipsv2": "tipsv2",
     "tipsv2_text_model": "tipsv2",
 }
@@ -150,7 +149,7 @@ def read_open_clip_tokenizer(
     """Read the tokenizer that open_clip builds from a folder or hub name.
 
     Args:
-        kind: `clip`, `siglip`, `bert`, `roberta`, `xlm-roberta` or `m2m_100`; its special tokens are the defaults.
+        kind: `clip`, `siglip`, `bert`, `roberta` or `xlm-roberta`; its special tokens are the defaults.
         length: number of tokens to which texts are cut, keeping the end token.
         arguments: `tokenizer_kwargs`.
         simple: whether it is open_clip's own tokenizer, which is OpenAI's without arguments, or one of `transformers`.
@@ -166,7 +165,7 @@ def read_open_clip_tokenizer(
         origins["lower case"] = origins["cleaning"]
     _require_vocabulary(folder, family)
     cleaning = arguments.get("clean", "lower" if simple else "whitespace")
-    _check_open_clip_arguments(arguments, kind, simple, config)
+    _check_open_clip_arguments(arguments, simple, config)
     if "tokenizer_class" not in settings and (folder / "tokenizer.json").is_file():
         rust = read_rust_tokenizer(folder / "tokenizer.json")
     elif family == "siglip" and (folder / "spiece.model").is_file():
@@ -176,25 +175,15 @@ def read_open_clip_tokenizer(
     if simple:
         rust.normalizer = tokenizers.normalizers.Sequence([])
     tokenizer = _tokenizer(rust, folder, family, settings, cleaning, length, origins)
-    if kind == "m2m_100":
-        # The language comes before the text. The file may have it after the end, where NLLB once had it.
-        language = arguments.get("language") or settings.get("src_lang", "eng_Latn")
-        if (number := rust.token_to_id(language)) is None:
-            raise InputError(source, "tokenizer", f"no {language}", "the languages of NLLB")
-        ends = [(language, number), ("</s>", tokenizer.spec.eos_id)]
-        rust.post_processor = tokenizers.processors.TemplateProcessing(
-            single=f"{language} $A </s>", special_tokens=ends
-        )
     return with_padded_end(tokenizer) if arguments.get("strip_sep_token") else tokenizer
 
 
-def _check_open_clip_arguments(arguments: Mapping[str, Any], kind: str, simple: bool, config: object) -> None:
+def _check_open_clip_arguments(arguments: Mapping[str, Any], simple: bool, config: object) -> None:
     for name, value in arguments.items():
         is_off = value in (None, False, "", [])
         is_supported = {
             "clean": value in tuple(_CLEANINGS),
             "strip_sep_token": is_off or (value is True and not simple),
-            "language": is_off or (isinstance(value, str) and kind == "m2m_100"),
         }
         if not is_supported.get(name, is_off):
             expected = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"

@@ -29,7 +29,7 @@ from rococo_jax.data.images import IMAGES_PER_RUN, MOST_BYTES, ORIGINALS, FileIm
 from rococo_jax.data.pictures import DECODING_VERSION
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.device_steps import BatchFeatures, Prefetch
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds, LoadedModel
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
 from rococo_jax.runtime import numeric_flags
@@ -51,7 +51,7 @@ Advance = Callable[[int], None]
 
 
 def embed_images(
-    encoder: LoadedModel, images: ImageSet | Sequence[Path], cache: EmbeddingCache, *, features: bool = False
+    encoder: Embeds, images: ImageSet | Sequence[Path], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "images dim"]:
     """Return unit embeddings of the images of a set, or of files, in order.
 
@@ -72,7 +72,7 @@ def embed_images(
 
 @contextlib.contextmanager
 def embed_image_sets(
-    encoder: LoadedModel, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
+    encoder: Embeds, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
 ) -> Iterator[Callable[[], list[Float[np.ndarray, "images dim"]]]]:
     """Start decoding the images of several sets, and yield a function that returns the embeddings of each set.
 
@@ -109,7 +109,7 @@ def embed_image_sets(
 
 
 def embed_texts(
-    encoder: LoadedModel, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
+    encoder: Embeds, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "texts dim"]:
     """Return unit embeddings of texts in the given order; equal strings are encoded once.
 
@@ -158,7 +158,7 @@ class EmbeddingPass:
 
     def __init__(
         self,
-        encoder: LoadedModel,
+        encoder: Embeds,
         kind: str,
         parts: Sequence[Any],
         contents: Sequence[list[bytes]],

@@ -6,24 +6,28 @@ has at that moment. An embedding depends neither on the batch size of the call n
 the number of devices: every device always runs the same program on the same number of rows (`device_steps`).
 """
 
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 from PIL import Image
 
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
+from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders import matching, programs
 from rococo_jax.encoders.device_steps import BatchFeatures, DeviceSteps, StepBatch, gather_in_order
-from rococo_jax.encoders.placed_model import PlacedModel
 from rococo_jax.encoders.programs import (
     Compute,
     as_pixels,
@@ -34,15 +38,17 @@ from rococo_jax.encoders.programs import (
     text_tokens_at_once,
     token_ids,
 )
-from rococo_jax.encoders.protocol import LoadedModel, OnProgress, PairIndices
+from rococo_jax.encoders.protocol import Embeds, OnProgress, PairIndices, ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
+from rococo_jax.models.attention import use_fused_attention
+from rococo_jax.models.fsdp import shard_model
 from rococo_jax.models.products import Products
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json
 
 
-class Encoder(LoadedModel):
+class Encoder(Embeds, ScoresPairs):
     """A dual encoder (or a single tower) with its preprocessing and tokenizer, placed on a mesh.
 
     With a matching head it also scores pairs. Candidates are then ranked by logit + cosine, as BLIP's published
@@ -55,9 +61,10 @@ class Encoder(LoadedModel):
         provenance: origin of the weights, and the hash that was recorded with them; not part of the identity.
         name: what reports call it.
         mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
+        training_images: the images that it was trained on; None if they are not known.
     """
 
-    embeds, adds_cosine, score_name = True, True, "matching head's logit + cosine"
+    adds_cosine, score_name = True, "matching head's logit + cosine"
 
     def __init__(
         self,
@@ -67,17 +74,23 @@ class Encoder(LoadedModel):
         provenance: dict[str, Any] | None = None,
         name: str = "model",
         mesh: Mesh | None = None,
+        training_images: TrainingImages | None = None,
     ):
         self.preprocessing, self.tokenizer = preprocessing, tokenizer
-        self.provenance, self.name = dict(provenance or {}), name
+        self.provenance, self.name, self.training_images = dict(provenance or {}), name, training_images
         self.mesh = make_mesh() if mesh is None else mesh
-        self._placed_model = PlacedModel.place(model, self.mesh)
-        self.model = self._placed_model.model
+        self.model = model
+        self._place()
         platform = self.mesh.devices.flat[0].platform
         self._images_per_device = images_at_once(self.spec, platform)
         self._tokens_per_device = text_tokens_at_once(self.spec, platform)
         self.steps = DeviceSteps(self.name, self.mesh, self._use_smaller_unit)
         self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
+
+    def with_model(self, model: DualEncoder, **changes: Any) -> "Encoder":
+        """Return the encoder of another module; `changes` are other arguments of the constructor that differ."""
+        names = ("preprocessing", "tokenizer", "provenance", "name", "mesh", "training_images")
+        return Encoder(model, **{**{name: getattr(self, name) for name in names}, **changes})
 
     @property
     def spec(self):
@@ -93,21 +106,49 @@ class Encoder(LoadedModel):
 
     # Weights
 
-    def _current(self) -> PlacedModel:
-        """Return the model on the mesh, placed again if it has been changed."""
-        if not self._placed_model.is_of(self.model):
-            self._placed_model = PlacedModel.place(self.model, self.mesh)
-            self.model = self._placed_model.model
-        return self._placed_model
+    def _place(self) -> None:
+        """Place the parameters on the mesh: sharded over its axis `fsdp`, else copied to every device."""
+        use_fused_attention(self.model, self.mesh, self.model.dtype)
+        self._hashes: dict[str, str] = {}
+        if self.mesh.shape["fsdp"] > 1 or self.mesh.is_multi_process:
+            self._graph, self._state = shard_model(self.model, self.mesh)
+            self.model = nnx.merge(self._graph, self._state)
+            self._arrays = jax.tree.leaves(nnx.split(self.model)[1])
+        else:
+            self._graph, state = nnx.split(self.model)
+            self._arrays: list[jax.Array | np.ndarray] = jax.tree.leaves(state)
+            self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+
+    def graph_and_state(self) -> tuple[Any, Any]:
+        """Return the graph of the current module, and its state on the devices (`nnx.split`).
+
+        JAX arrays are immutable: whoever changes a model replaces its arrays. So a model is unchanged as long as it
+        holds the same array objects, and their values need not be read. Arrays of NumPy are placed again in each call.
+        """
+        graph, state = nnx.split(self.model)
+        arrays = jax.tree.leaves(state)
+        same_arrays = len(arrays) == len(self._arrays) and all(map(operator.is_, arrays, self._arrays))
+        if not (same_arrays and graph == self._graph and all(isinstance(array, jax.Array) for array in arrays)):
+            self._place()
+        return self._graph, self._state
+
+    def _hash_of(self, prefix: str) -> str:
+        """Return the hash of the current parameters whose paths begin with a prefix."""
+        self.graph_and_state()
+        if prefix not in self._hashes:
+            parameters = parameters_of(self.model)
+            selected = {path: array for path, array in parameters.items() if path.startswith(prefix)}
+            self._hashes[prefix] = hash_parameters(selected)
+        return self._hashes[prefix]
 
     @property
     def weights_sha256(self) -> str:
         """Hash of the current weights. All processes must call this if parameters are sharded over several."""
-        return self._current().hash()
+        return self._hash_of("")
 
     def remember_hash(self, sha256: str) -> None:
         """Store the hash of the weights, which the caller has just computed."""
-        self._placed_model.hashes[""] = sha256
+        self._hashes[""] = sha256
 
     # Identity
 
@@ -143,7 +184,7 @@ class Encoder(LoadedModel):
             tower["precision"] = description["precision"]
         if side == "vision" and self.compute.images_at_once is not None:
             tower["images_at_once"] = self.compute.images_at_once  # decides the last bits
-        return {"weights": self._current().hash(f"{side}."), **tower}
+        return {"weights": self._hash_of(f"{side}."), **tower}
 
     def facts(self) -> dict[str, Any]:
         """Return provenance, size, cost and warnings for readers; they decide no number beyond the fingerprint."""
@@ -208,8 +249,8 @@ class Encoder(LoadedModel):
 
     def _run_on_images(self, program: Callable, images) -> Iterator[BatchFeatures]:
         self._check_image_tower()
-        current = self._current()
-        program = partial(program, self.mesh, current.graph, self.preprocessing, self._products, current.state)
+        graph, state = self.graph_and_state()
+        program = partial(program, self.mesh, graph, self.preprocessing, self._products, state)
         yield from self.steps.run(self._batch_images(images), program)
 
     def _batch_images(self, images) -> Iterator[StepBatch]:
@@ -260,8 +301,8 @@ class Encoder(LoadedModel):
         """
         texts = list_of_texts(self.name, texts)
         ids = self.token_ids(texts) if texts or not self.mesh.is_multi_process else []
-        current = self._current()
-        program = partial(programs.text_features, self.mesh, current.graph, self._products, current.state)
+        graph, state = self.graph_and_state()
+        program = partial(programs.text_features, self.mesh, graph, self._products, state)
         yield from self.steps.run(self._batch_texts(ids), program)
 
     def project_text_features(self, features: Float[np.ndarray, "texts width"]) -> Float[np.ndarray, "texts dim"]:
@@ -320,7 +361,9 @@ class Encoder(LoadedModel):
             tokens_per_device=self._tokens_per_device,
             devices=self.steps.devices,
         )
-        return matching.matching_logits(self._current(), self.steps, image_tokens, pairs, group_pairs, on_progress)
+        return matching.matching_logits(
+            self.graph_and_state(), self.steps, image_tokens, pairs, group_pairs, on_progress
+        )
 
     # Both sides
 
@@ -329,8 +372,7 @@ class Encoder(LoadedModel):
         return self.compute.products_on(self.mesh.devices.flat[0])
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
-        current = self._current()
-        vectors = programs.project(self.mesh, current.graph, current.state, method, features)
+        vectors = programs.project(self.mesh, *self.graph_and_state(), method, features)
         is_unit = np.linalg.norm(vectors, axis=1) > 0.5
         if not is_unit.all():
             problem = f"NaN, infinite or zero vectors in {int((~is_unit).sum())} of {len(vectors)} rows"

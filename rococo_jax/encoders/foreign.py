@@ -1,99 +1,42 @@
-"""Use a model of any framework as an encoder: its embeddings are checked and normalised to unit length.
+"""Call code of users and of other libraries, and load objects from it by name.
 
-    class MyModel:
-        name = "my model"
-        def encode_image(self, images): ...  # list of PIL images in RGB -> (n, d)
-        def encode_text(self, texts): ...    # list of str -> (m, d)
-
-On the command line, `file.py:make_my_model` or `package.module:make_my_model` names a function that returns such an
-object, or the object itself.
+On the command line, `file.py:make_my_model` or `package.module:make_my_model` names a function that returns a model, or
+the model itself; see `foreign_model` for the methods that it needs.
 """
 
-import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from rococo_jax.data.images import chunks
-from rococo_jax.encoders.device_steps import BatchFeatures
-from rococo_jax.encoders.foreign_model import ENCODER_METHODS, ForeignModel, run_user_code
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
-from rococo_jax.encoders.programs import separate_images
-from rococo_jax.encoders.protocol import ImageTextEncoder, ScoresPairs
+from rococo_jax.encoders.protocol import ImageTextEncoder, ImageTextScorer
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
 
-_TEXTS_AT_ONCE = 256
+
+def as_numpy(value: Any) -> np.ndarray:
+    """Return any framework's array in NumPy: torch tensors are copied to the CPU, bfloat16 becomes float32."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if "bfloat16" in str(value.dtype) else value
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-class ForeignEncoder(ForeignModel):
-    """An object with `encode_image` and `encode_text`."""
-
-    methods, prompt_roles, embeds = ENCODER_METHODS, ("query", "document"), True
-
-    @functools.cached_property
-    def pair_scorer(self) -> "ForeignPairScorer | None":
-        """The object's `score_pairs` as a model; None if it has no such method."""
-        return ForeignPairScorer(self.model, self.name) if ForeignPairScorer.fits(self.model) else None
-
-    def image_batches(self, images: Any) -> Iterator[BatchFeatures]:
-        """Yield indices into the images (PIL images or arrays of pixels) and unit embeddings, batch by batch."""
-        return self._encode("encode_image", self.batches(map(self.prepare, separate_images(images))))
-
-    def text_batches(self, texts: Sequence[str]) -> Iterator[BatchFeatures]:
-        """Yield indices into the texts and unit embeddings, batch by batch."""
-        return self._encode("encode_text", chunks(texts, _TEXTS_AT_ONCE))
-
-    def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        """Return the texts unchanged, and their numbers of characters."""
-        return texts, list(map(len, texts))
-
-    def project_image_features(self, features: Float[np.ndarray, "images dim"]) -> Float[np.ndarray, "images dim"]:
-        """Return the features unchanged: there is no head."""
-        return features
-
-    project_text_features = project_image_features
-
-    def describe_tower(self, side: str) -> dict[str, Any] | None:
-        """Return the object's identity, which covers both towers; None if it has no fingerprint."""
-        identity = self.identity()
-        return None if identity["fingerprint"] is None else {"foreign": identity, "side": side}
-
-    def _encode(self, method: str, batches: Iterable[list]) -> Iterator[BatchFeatures]:
-        start, width = 0, None
-        for batch in batches:
-            embeddings = self._embed(method, batch)
-            self.compare_once(method, embeddings, lambda batch=batch: self._embed(method, batch[:1]))
-            if width not in (None, embeddings.shape[1]):
-                problem = f"embeddings of {width} and of {embeddings.shape[1]} dimensions"
-                raise InputError(self.name, method, problem, "one number of dimensions")
-            width = embeddings.shape[1]
-            yield np.arange(start, start + len(batch)), embeddings
-            start += len(batch)
-
-    def _embed(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
-        """Return the checked output of one call as unit vectors in float32."""
-        expected = f"({len(batch)}, dim), one row for each item"
-        array = self.call(method, expected, batch)
-        if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
-            raise InputError(self.name, method, f"shape {array.shape}", expected)
-        if not np.issubdtype(array.dtype, np.floating):
-            raise InputError(self.name, method, f"embeddings of {array.dtype}", "floating-point numbers")
-        array = array.astype(np.float64)
-        if not np.isfinite(array).all():
-            row = np.flatnonzero(~np.isfinite(array).all(axis=1))[0]
-            raise InputError(self.name, method, f"NaN or infinite values in row {row}", "finite numbers")
-        norms = np.linalg.norm(array, axis=1, keepdims=True)
-        if not norms.all():
-            row = np.flatnonzero(norms == 0)[0]
-            raise InputError(self.name, method, f"only zeros in row {row}", "embeddings with a direction")
-        return (array / norms).astype(np.float32)
+def run_user_code(
+    source: str, function: Callable[[], Any], field: str = "encoder", expected: str = "a model that loads"
+) -> Any:
+    """Call code of a user or of another library; whatever it raises becomes an InputError."""
+    try:
+        return function()
+    except (InputError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # includes exits, and panics of Rust, which are no Exception
+        raise InputError(source, field, f"an error, {type(error).__name__}: {error}", expected) from error
 
 
 def is_factory(source: str) -> bool:
@@ -122,7 +65,7 @@ def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any
         problem = f"no attribute {name!r}; it has {', '.join(public_names[:8]) or 'none'}"
         raise InputError(module_name, "attribute", problem, expected)
     attribute = getattr(module, name)
-    is_model = isinstance(attribute, ImageTextEncoder | ScoresPairs) and not isinstance(attribute, type)
+    is_model = isinstance(attribute, ImageTextEncoder | ImageTextScorer) and not isinstance(attribute, type)
     if is_model and arguments:
         raise InputError(source, "arguments", ", ".join(arguments), "none: it is an encoder, not a function")
     if is_model:

@@ -25,7 +25,6 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
-from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import (
     MODEL_FILE,
     PARAMETERS,
@@ -47,17 +46,17 @@ from rococo_jax.checkpoints.parameters import (
     with_image_size,
     with_interpolated_positions,
 )
+from rococo_jax.checkpoints.shipped_models import demo_folder
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.remote import local_copy
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.adapters import is_adapted, load_adapted, name_of
 from rococo_jax.encoders.encoder import Encoder
-from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders.foreign import is_factory, load_factory
+from rococo_jax.encoders.foreign_model import ForeignModel
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.protocol import LoadedModel
-from rococo_jax.encoders.token_scoring import TokenScorer
 from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
@@ -65,8 +64,6 @@ from rococo_jax.storage import is_url
 
 CHECKPOINTS, ORIGIN, EVALUATIONS = "checkpoints", "origin", "evaluations.jsonl"
 _STATE = "state"
-# Kinds of objects of users and of other libraries; the first that fits is used.
-_FOREIGN_KINDS = (TokenScorer, ForeignEncoder, ForeignPairScorer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +137,7 @@ def load_encoder(
         raise InputError(name or getattr(source, "name", requested), "image_size", options.image_size, expected)
     if isinstance(source, LoadedModel):
         return source
-    kind = next((kind for kind in _FOREIGN_KINDS if kind.fits(source)), ForeignEncoder)
-    return kind(source, name, mesh, compute.images_at_once)
+    return ForeignModel(source, name, mesh, compute.images_at_once)
 
 
 def load_model(
@@ -179,24 +175,25 @@ def load_model(
         provenance, parameters = description["provenance"], restore_parameters(folder, spec, mesh)
         check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
         checkpoint = _with_description(folder, provenance, parameters, image_size)
-        return _encoder(checkpoint, folder.resolve().name, mesh, dtype)
+        return encoder_of(checkpoint._replace(name=folder.resolve().name), mesh, dtype)
     if (saved := find_checkpoint(folder)) is not None:
         origin, provenance, parameters = _read_checkpoint(saved, mesh)
         checkpoint = _with_description(origin, provenance, parameters, image_size)
         name = f"{saved.resolve().parent.parent.name}@{saved.name}"
-        return _encoder(checkpoint, name, mesh, dtype)
+        return encoder_of(checkpoint._replace(name=name), mesh, dtype)
     from rococo_jax.checkpoints.formats import convert
 
     options = {"pooling": pooling, "activation": activation, "heads": heads, "tokenizer": tokenizer}
     checkpoint = convert(str(source), source_format=source_format, image_size=image_size, **options)
-    return _encoder(checkpoint, folder.resolve().name if folder.exists() else str(source), mesh, dtype)
+    name = folder.resolve().name if folder.exists() else str(source)
+    return encoder_of(checkpoint._replace(name=name), mesh, dtype)
 
 
-def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike) -> Encoder:
-    """Return the encoder of a checkpoint."""
-    model = build_model(checkpoint.spec, checkpoint.parameters, dtype)
-    encoder = Encoder(model, checkpoint.preprocessing, checkpoint.tokenizer, checkpoint.provenance, name, mesh)
-    encoder.training_images = checkpoint.training_images
+def encoder_of(checkpoint: Checkpoint, mesh: Mesh, dtype: DTypeLike) -> Encoder:
+    """Return the encoder of a checkpoint: the inverse of `checkpoint_of`."""
+    spec, parameters, preprocessing, tokenizer, provenance, training_images, name = checkpoint
+    model = build_model(spec, parameters, dtype)
+    encoder = Encoder(model, preprocessing, tokenizer, dict(provenance), name, mesh, training_images)
     recorded = encoder.provenance.get("weights_sha256")
     # The hash was computed or compared while the weights were read, except for parameters on several processes.
     if recorded and is_fully_addressable(checkpoint.parameters):

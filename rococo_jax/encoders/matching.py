@@ -7,7 +7,7 @@ shape, so the logits of a pair depend on no other pair.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.device_steps import DeviceSteps, StepBatch, pad_rows
-from rococo_jax.encoders.placed_model import PlacedModel
 from rococo_jax.encoders.protocol import OnProgress, PairIndices
 
 # Images whose tokens are on every device at once: 1.8 MB each for BLIP-base at 384 pixels.
@@ -42,7 +41,7 @@ class PairGroups(NamedTuple):
 
 
 def matching_logits(
-    placed_model: PlacedModel,
+    model: tuple[Any, Any],
     steps: DeviceSteps,
     image_tokens: Float[np.ndarray, "images tokens width"],
     pairs: PairIndices,
@@ -52,14 +51,14 @@ def matching_logits(
     """Return the head's logits of no match and of a match of each pair, float32.
 
     Args:
-        placed_model: the model on its devices.
+        model: the graph of the module, and its state on the devices.
         steps: runs the batches.
         image_tokens: output of the image tower before pooling.
         pairs: the image and the text of each pair.
         group_pairs: groups some of the pairs, with image indices into the tokens on the devices.
         on_progress: called with the number of finished pairs.
     """
-    images, texts = pairs
+    (graph, state), (images, texts) = model, pairs
     logits = np.empty((len(images), 2), np.float32)
     for start in range(0, len(image_tokens), _IMAGES_ON_DEVICE):
         tokens = image_tokens[start : start + _IMAGES_ON_DEVICE]
@@ -69,7 +68,7 @@ def matching_logits(
         # A power of two of images, since each number of them is a program to compile.
         padded = pad_rows(tokens, 1 << (len(tokens) - 1).bit_length())
         on_devices = jax.device_put(padded, NamedSharding(steps.mesh, PartitionSpec()))
-        program = partial(programs.matching_logits, steps.mesh, placed_model.graph, (placed_model.state, on_devices))
+        program = partial(programs.matching_logits, steps.mesh, graph, (state, on_devices))
         groups = group_pairs((images[members] - start, texts[members]))
         for index, values in steps.run(groups.batches, program):
             is_pair = groups.pairs[index] >= 0

@@ -1,4 +1,9 @@
-"""Define the interfaces of models: two protocols for users' own objects, and the class that evaluation uses."""
+"""Define the interfaces of models.
+
+ImageTextEncoder, ImageTextScorer    what an object of a user has
+Embeds, ScoresPairs                  what a loaded model does: one of the two, or both
+LoadedModel                          what both have in common
+"""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +47,7 @@ class ImageTextEncoder(Protocol):
 
 
 @runtime_checkable
-class ScoresPairs(Protocol):
+class ImageTextScorer(Protocol):
     """A model of any framework that scores how well an image and a text match, such as a reranker.
 
     An object with this method alone is a model, too. Its optional members are those of `ImageTextEncoder`, and:
@@ -57,37 +62,36 @@ class ScoresPairs(Protocol):
 
 
 class LoadedModel(abc.ABC):
-    """A model that is ready to be evaluated: it embeds images and texts, scores pairs of them, or both.
-
-    A kind that embeds overrides the methods from `image_batches` on; a kind that scores pairs overrides `score`.
-    Features of a tower and its head are separate, so that models on one frozen tower share its features.
+    """A model that is ready to be evaluated. It `Embeds`, `ScoresPairs`, or does both.
 
     Attributes:
         name: what tables call it.
         mesh: the devices that similarities are computed on.
         training_images: the images that it was trained on; None if unknown.
-        prompt_roles: the sides that may have an instruction: `query`, `document`.
-        embeds: whether it embeds images and texts.
         logit_scale: the factor that turns cosines into logits; None if it has none.
-        pixel_view: `prepare` with a key under which pixels are cached; None if they are not.
-        pair_scorer: the model that scores pairs, often the model itself; None if it only embeds.
-        scale: the factor that turns differences of scores into log-odds.
-        images_at_once: number of prepared images that are held for one call of `score`.
-        adds_cosine: whether candidates are ranked by score plus cosine instead of score.
-        score_name: name of what candidates are ranked by.
     """
 
     name: str
     mesh: jax.sharding.Mesh
     training_images: TrainingImages | None = None
-    prompt_roles: ClassVar[tuple[str, ...]] = ()
-    embeds: ClassVar[bool] = False
     logit_scale: float | None = None
-    pixel_view: PixelView | None = None
-    scale: float = 1.0
-    images_at_once: int = 64
-    adds_cosine: ClassVar[bool] = False
-    score_name: ClassVar[str] = "scores of pairs"
+
+    @property
+    def embedder(self) -> "Embeds | None":
+        """The model that embeds images and texts, usually the model itself; None if it only scores pairs."""
+        return None
+
+    @property
+    def pair_scorer(self) -> "ScoresPairs | None":
+        """The model that scores pairs, usually the model itself; None if it only embeds."""
+        return None
+
+    def require_embedder(self) -> "Embeds":
+        """Return `embedder`. Raises InputError if there is none."""
+        if self.embedder is None:
+            problem, expected = "none, only scores of pairs", "a model that embeds images and texts"
+            raise InputError(self.name, "embeddings", problem, expected)
+        return self.embedder
 
     @abc.abstractmethod
     def prepare(self, image: Image.Image) -> Any:
@@ -109,8 +113,25 @@ class LoadedModel(abc.ABC):
         return None
 
     def with_prompt(self, prompt: str, role: str) -> "LoadedModel":
-        """Return the model with an instruction. Raises InputError if it takes none for that role."""
+        """Return the model with an instruction for `query` or `document`. Raises InputError if it takes none."""
         raise InputError(self.name, f"{role}_prompt", repr(prompt), "none: the model takes no such prompt")
+
+
+class Embeds(LoadedModel):
+    """A model that embeds images and texts.
+
+    Features of a tower and its head are separate, so that models on one frozen tower share its features.
+
+    Attributes:
+        pixel_view: `prepare` with a key under which pixels are cached; None if they are not.
+    """
+
+    pixel_view: PixelView | None = None
+
+    @property
+    def embedder(self) -> "Embeds | None":
+        """The model itself."""
+        return self
 
     def encode_image(self, images: Any, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images dim"]:
         """Return unit embeddings of images, float32; `on_progress` is called with the number of finished images."""
@@ -132,46 +153,60 @@ class LoadedModel(abc.ABC):
         """Return features of the text tower before its head, of texts as `encode_text` takes them."""
         return gather_in_order(self.name, "texts", self.text_batches(texts), on_progress)
 
+    @abc.abstractmethod
     def image_batches(self, images: Any) -> Iterator[BatchFeatures]:
         """Yield `image_features` batch by batch: indices into the images, and their features."""
-        raise self._embeds_nothing()
 
+    @abc.abstractmethod
     def text_batches(self, texts: Iterable[Any]) -> Iterator[BatchFeatures]:
         """Yield `text_features` batch by batch: indices into the texts, and their features."""
-        raise self._embeds_nothing()
 
+    @abc.abstractmethod
     def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[Any], Sequence[int]]:
         """Return texts as `text_batches` takes them, and their lengths; texts of one length are encoded together."""
-        raise self._embeds_nothing()
 
+    @abc.abstractmethod
     def project_image_features(self, features: np.ndarray) -> Float[np.ndarray, "images dim"]:
         """Return unit embeddings from the output of `image_features`, float32."""
-        raise self._embeds_nothing()
 
+    @abc.abstractmethod
     def project_text_features(self, features: np.ndarray) -> Float[np.ndarray, "texts dim"]:
         """Return unit embeddings from the output of `text_features`, float32."""
-        raise self._embeds_nothing()
 
+    @abc.abstractmethod
     def describe_tower(self, side: str) -> dict[str, Any] | None:
         """Return everything that decides the features of one tower (`vision` or `text`); None if unknown."""
-        raise self._embeds_nothing()
 
-    def _embeds_nothing(self) -> InputError:
-        return InputError(self.name, "embeddings", "none, only scores of pairs", "a model that embeds images and texts")
+
+class ScoresPairs(LoadedModel):
+    """A model that scores how well an image and a text match.
+
+    Attributes:
+        scale: the factor that turns differences of scores into log-odds.
+        images_at_once: number of prepared images that are held for one call of `score`.
+        adds_cosine: whether candidates are ranked by score plus cosine instead of score.
+        score_name: name of what candidates are ranked by.
+    """
+
+    scale: float = 1.0
+    images_at_once: int = 64
+    adds_cosine: ClassVar[bool] = False
+    score_name: str = "scores of pairs"
 
     @property
-    def pair_scorer(self) -> "LoadedModel | None":
-        """The model that scores pairs, or None."""
-        return None
+    def pair_scorer(self) -> "ScoresPairs | None":
+        """The model itself."""
+        return self
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise InputError for a text that the model cannot read; called with all texts before any pair is scored."""
         return
 
+    @abc.abstractmethod
     def score(
         self, images: Iterable[Any], texts: Sequence[str], pairs: PairIndices, on_progress: OnProgress
     ) -> Float[np.ndarray, " pairs"]:
-        """Return the score of each pair, float32: how well image and text match, higher for a better match.
+        """Return the score of each pair: how well image and text match, higher for a better match.
 
         Args:
             images: as `prepare` returns them.
@@ -179,4 +214,3 @@ class LoadedModel(abc.ABC):
             pairs: the image and the text of each, as indices into `images` and `texts`.
             on_progress: called with the number of finished pairs.
         """
-        raise InputError(self.name, "score_pairs", "none", "a model that scores pairs")

@@ -30,7 +30,7 @@ from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.data.images import ImageSet
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import cache_key
-from rococo_jax.encoders.protocol import LoadedModel, OnProgress
+from rococo_jax.encoders.protocol import OnProgress, ScoresPairs
 from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix, score_blocks, top_k_mask
@@ -76,7 +76,7 @@ def outcomes_by_pairs(
     about 30 bytes per pair and the memory of the scorer for `scorer.images_at_once` images.
 
     Args:
-        scorer: a `LoadedModel`; with `score`, any object with a name and a scale.
+        scorer: scores pairs; with `score`, any object with a name and a scale.
         cache: cache of scores.
         candidates: choose the pairs of rankings; by default all pairs are scored.
         score: function that returns the scores of distinct pairs, in the order of `ListedScores`; by default the
@@ -184,7 +184,7 @@ def _runs(
 
 
 def _scored(
-    benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: LoadedModel, cache: EmbeddingCache
+    benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: ScoresPairs, cache: EmbeddingCache
 ) -> Float[np.ndarray, " pairs"]:
     """Return the scores of all pairs; each process scores every N-th chunk of images."""
     at_once = broadcast_from_process_0("images at once", lambda: scorer.images_at_once)
@@ -211,7 +211,7 @@ def _score_run(
     run: _ImageRun,
     text: Int[np.ndarray, " pairs"],
     texts: Sequence[str],
-    scorer: LoadedModel,
+    scorer: ScoresPairs,
     cache: EmbeddingCache,
     about: dict[str, Any],
     advance: OnProgress,

@@ -26,7 +26,6 @@ patches that follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets a
     CoCa          causal      before a block   appended
     SigLIP        full        before a block   last
     BERT, BLIP    masked      after a block    cls or mean
-    NLLB          masked      before a block   cls
     TIPSv2        masked      before a block   mean
     bag of words  bag         either           mean
     ============  ==========  ===============  =========================

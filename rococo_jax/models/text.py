@@ -81,7 +81,7 @@ class TextTower(nnx.Module):
         if self.positions is not None:
             x = x + self.positions[...][None, :length]
         if self.spec.sine_positions:
-            x = x + jnp.asarray(sinusoids(0, length, self.spec.width))[None]
+            x = x + jnp.asarray(sinusoids(length, self.spec.width))[None]
         if self.types is not None:
             x = x + self.types[...][0].reshape(1, 1, -1)
         if self.appended is not None:
@@ -130,9 +130,9 @@ class TextTower(nnx.Module):
         return jnp.take_along_axis(tokens, end[:, None, None], axis=1)[:, 0]
 
 
-def sinusoids(first: int, count: int, width: int) -> np.ndarray:
-    """Compute `count` sine positions from number `first` on, float32: sines of all frequencies, then cosines."""
+def sinusoids(count: int, width: int) -> np.ndarray:
+    """Compute `count` sine positions, float32: sines of all frequencies, then cosines."""
     half = width // 2
     steps = np.exp(np.arange(half, dtype=np.float32) * np.float32(-np.log(_BASE) / (half - 1)))
-    angles = np.arange(first, first + count, dtype=np.float32)[:, None] * steps
+    angles = np.arange(count, dtype=np.float32)[:, None] * steps
     return np.concatenate([np.sin(angles), np.cos(angles), np.zeros((count, width % 2), np.float32)], axis=1)

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.hub import has_tokenizer
+from rococo_jax.checkpoints.formats.base import has_tokenizer
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, TOKENIZER_FILE
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     build_model,
+    checkpoint_of,
     hash_parameters,
     parameters_of,
     with_interpolated_positions,
@@ -32,10 +32,10 @@ from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.saved_tokenizer import read_saved_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_images import NO_IMAGES, TrainingImages, union
+from rococo_jax.data.training_images import NO_IMAGES, union
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
-from rococo_jax.encoders.loading import read_model_tokenizer
+from rococo_jax.encoders.loading import encoder_of, read_model_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.fsdp import sharding_of
@@ -53,9 +53,9 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         if size:
             # Position embeddings become parameters of the new size, each of which training can change.
             spec, parameters = with_interpolated_positions(encoder.spec, parameters_of(encoder.model))
-            encoder = _with_model(encoder, build_model(spec, parameters, encoder.model.dtype))
+            encoder = encoder.with_model(build_model(spec, parameters, encoder.model.dtype))
         if encoder.spec.matching is not None:
-            encoder = _with_model(encoder, without_matching(encoder.model))
+            encoder = encoder.with_model(without_matching(encoder.model))
     elif config.init.spec:
         encoder = _random_encoder(config, mesh)
     else:
@@ -71,14 +71,6 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     return with_residual_heads(encoder, width, config.seed) if width else encoder
 
 
-def _with_model(encoder: Encoder, model: DualEncoder) -> Encoder:
-    """Return the encoder with another model; the list of training images stays the same."""
-    rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
-    new_encoder = Encoder(model, *rest)
-    new_encoder.training_images = encoder.training_images
-    return new_encoder
-
-
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     fields = config.init.spec.to_dict()
     text = fields.get("text")
@@ -92,10 +84,8 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     mesh = make_mesh() if mesh is None else mesh
     parameters = random_parameters(spec, config.seed, mesh)
     provenance = {"made_by": "random parameters", "seed": config.seed, "weights_sha256": hash_parameters(parameters)}
-    model = build_model(spec, parameters, jnp.dtype(config.dtype))
-    encoder = Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
-    encoder.training_images = NO_IMAGES
-    return encoder
+    checkpoint = Checkpoint(spec, parameters, preprocessing, tokenizer, provenance, NO_IMAGES, "random")
+    return encoder_of(checkpoint, mesh, jnp.dtype(config.dtype))
 
 
 def random_parameters(
@@ -176,44 +166,15 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
         parameters |= {path.replace(f"{name}.", f"{name}.affine."): array for path, array in affine.items()}
         parameters = {path: array for path, array in parameters.items() if path not in affine}
     new = random_parameters(grown_spec, seed, encoder.mesh, prefixes=tuple(f"{name}." for name in heads))
-    return _with_model(encoder, build_model(grown_spec, new | parameters, encoder.model.dtype))
+    return encoder.with_model(build_model(grown_spec, new | parameters, encoder.model.dtype))
 
 
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """A starting model without its parameters: what all models of a run share.
-
-    Attributes:
-        training_images: images that the models of the run were trained on. `Origin.of` has those of the starting model;
-            the run adds its own.
-    """
-
-    spec: ModelSpec
-    preprocessing: Preprocessing | None
-    tokenizer: Tokenizer | None
-    provenance: dict[str, Any]
-    name: str
-    dtype: DTypeLike
-    training_images: TrainingImages | None
-
-    @classmethod
-    def of(cls, encoder: Encoder) -> "Origin":
-        """Return everything of an encoder except its parameters."""
-        rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name
-        return cls(encoder.spec, *rest, encoder.model.dtype, encoder.training_images)
-
-    def checkpoint(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]) -> Checkpoint:
-        """Return the model with trained parameters, and a record of the training in its provenance."""
-        provenance = {"trained": record, "started_from": self.provenance}
-        rest = self.preprocessing, self.tokenizer, provenance, self.training_images
-        return Checkpoint(self.spec, parameters, *rest)
-
-    def encoder(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any], mesh: Mesh) -> Encoder:
-        """Return the encoder with trained parameters."""
-        _, _, *rest, training_images = self.checkpoint(parameters, record)
-        encoder = Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
-        encoder.training_images = training_images
-        return encoder
+def with_training(
+    origin: Checkpoint, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]
+) -> Checkpoint:
+    """Return a starting model with trained parameters, and with a record of the training in its provenance."""
+    provenance = {"trained": record, "started_from": origin.provenance}
+    return origin._replace(parameters=parameters, provenance=provenance)
 
 
 def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
@@ -232,6 +193,6 @@ def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     first_parameters, second_parameters = parameters_of(first.model), parameters_of(second.model)
     mean = {path: (1 - weight) * array + weight * second_parameters[path] for path, array in first_parameters.items()}
     record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
-    encoder = Origin.of(first).encoder(mean, record, first.mesh)
-    encoder.training_images = union(first.training_images, second.training_images)
-    return encoder
+    images = union(first.training_images, second.training_images)
+    checkpoint = with_training(checkpoint_of(first)._replace(training_images=images), mean, record)
+    return encoder_of(checkpoint, first.mesh, first.model.dtype)

@@ -268,9 +268,7 @@ def _alone(encoder: Encoder, spec: ModelSpec, kind: str, tower: nnx.Module) -> E
     model.logit_scale = nnx.Param(jnp.zeros((), jnp.float32))
     preprocessing = encoder.preprocessing if kind == "vision" else None
     tokenizer = encoder.tokenizer if kind == "text" else None
-    alone = Encoder(model, preprocessing, tokenizer, encoder.provenance, encoder.name, encoder.mesh)
-    alone.training_images = encoder.training_images
-    return alone
+    return encoder.with_model(model, preprocessing=preprocessing, tokenizer=tokenizer)
 
 
 def join_towers(
@@ -335,6 +333,5 @@ def join_towers(
         "logit_scale": round(scale, 4),
     }
     provenance = {"joined": {"vision": vision.provenance, "text": text.provenance, "fit": record}}
-    joined = Encoder(model, vision.preprocessing, text.tokenizer, provenance, name, vision.mesh)
-    joined.training_images = union(training_images, vision.training_images, text.training_images)
-    return joined, record
+    images = union(training_images, vision.training_images, text.training_images)
+    return Encoder(model, vision.preprocessing, text.tokenizer, provenance, name, vision.mesh, images), record

@@ -11,7 +11,6 @@ WORKDIR/model/               the final model directory
 """
 
 import contextlib
-import dataclasses
 import gc
 import math
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -32,7 +32,7 @@ from rococo_jax.data.training_images import (
     union,
 )
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.loading import CHECKPOINTS, EVALUATIONS, ORIGIN, read_scores
+from rococo_jax.encoders.loading import CHECKPOINTS, EVALUATIONS, ORIGIN, encoder_of, read_scores
 from rococo_jax.errors import InputError
 from rococo_jax.locks import hold
 from rococo_jax.processes import barrier, broadcast_from_process_0
@@ -42,6 +42,7 @@ from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import check_config, check_same_config, flat, write_config
 from rococo_jax.training.config_keys import profiled_steps
 from rococo_jax.training.hooks import Hooks, StepInfo
+from rococo_jax.training.init import with_training
 from rococo_jax.training.log import Meter, RunLog, check_wandb
 from rococo_jax.training.loop import CompiledStep, Outcome, StopOnSignal, run_loop
 from rococo_jax.training.program import compile_step, memory_of, step_bytes
@@ -115,7 +116,7 @@ def run_training(
         images = broadcast_from_process_0(
             "the working folder", lambda: _prepare_workdir(workdir, saved_config, config, setup)
         )
-        setup.origin = dataclasses.replace(setup.origin, training_images=read_training_images(workdir / ORIGIN))
+        setup.origin = setup.origin._replace(training_images=read_training_images(workdir / ORIGIN))
         scores: dict[int, float] = {}
         with contextlib.ExitStack() as resources:
             resources.callback(setup.batches.close)
@@ -189,10 +190,10 @@ def _prepare_workdir(workdir: Path, saved: Mapping[str, Any] | None, config: Con
     has_checkpoints = (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if not has_checkpoints:
         training_images = union(images.images, setup.origin.training_images)
-        start = dataclasses.replace(setup.origin, training_images=training_images)
+        start = setup.origin._replace(training_images=training_images)
         remove_folder(origin)
         with atomic_directory(origin) as folder:
-            write_description(folder, start.checkpoint({}, _training_record(config, 0)))
+            write_description(folder, with_training(start, {}, _training_record(config, 0)))
     if saved != flat(config):
         write_config(workdir / CONFIG, config)
     return images.sha256
@@ -254,8 +255,8 @@ def _loop(
             checkpoints.wait()
         with meter.paused("evaluating"):
             parameters, local_mesh = local_parameters(info.state.average or info.state.parameters, setup.frozen, mesh)
-            record = _training_record(config, int(info.state.step))
-            results = dict(evaluate(setup.origin.encoder(parameters, record, local_mesh)))
+            checkpoint = with_training(setup.origin, parameters, _training_record(config, int(info.state.step)))
+            results = dict(evaluate(encoder_of(checkpoint, local_mesh, jnp.dtype(config.dtype))))
         if math.isfinite(results.get("score", math.nan)):
             scores[info.step] = results["score"]
         return results
@@ -286,8 +287,8 @@ def _write_final_model(config: ConfigDict, workdir: Path, setup: Setup, state: T
     is_first_process = jax.process_index() == 0
     parameters = gather_to_host(state.average or state.parameters, setup.frozen, keep=is_first_process)
     record = _training_record(config, int(state.step))
-    checkpoint_of = setup.origin.checkpoint
-    broadcast_from_process_0("the model", lambda: write_model(workdir / MODEL, checkpoint_of(parameters, record)))
+    checkpoint = with_training(setup.origin, parameters, record)
+    broadcast_from_process_0("the model", lambda: write_model(workdir / MODEL, checkpoint))
     return workdir / MODEL
 
 

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.checkpoints.parameters import checkpoint_of, parameters_of
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.models.fsdp import place_parameters
@@ -21,7 +21,7 @@ from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat, keys_of_features
 from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.init import Origin, starting_encoder
+from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs import active_makers
 from rococo_jax.training.inputs.batches import make_batches, open_source, text_length
 from rococo_jax.training.inputs.feature_pool import Features
@@ -85,6 +85,7 @@ class Setup:
         run_cache: starting models, data and features of earlier runs of this process.
 
     Attributes:
+        origin: the starting model without its parameters; the run adds its own training images.
         trained: initial values of the trained parameters; emptied once the state holds them.
         frozen: the other parameters.
         flops: FLOPs of a step on one device.
@@ -100,7 +101,7 @@ class Setup:
         run_cache = RunCache() if run_cache is None else run_cache
         self.source = run_cache.source(config.data)
         encoder = run_cache.encoder(config, mesh)
-        self.origin = Origin.of(encoder)
+        self.origin = checkpoint_of(encoder)._replace(parameters={})
         spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
         self.trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
         self.optimizer = make_optimizer(config.optimizer, config.steps, spec, self.trained)

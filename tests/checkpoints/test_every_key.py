@@ -58,14 +58,13 @@ TRAINING = {
 # What is returned and how it is computed; names of labels; decoders; towers as the backbones of other models.
 OTHER_USES = {
     "transformers_version", "architectures", "output_hidden_states", "return_dict", "dtype", "chunk_size_feed_forward",
-    "is_encoder_decoder", "id2label", "label2id", "problem_type", "use_cache", "tie_word_embeddings", "decoder_layers",
-    "decoder_ffn_dim", "decoder_attention_heads", "decoder_layerdrop", "decoder_start_token_id", "_out_features",
+    "is_encoder_decoder", "id2label", "label2id", "problem_type", "use_cache", "tie_word_embeddings", "_out_features",
     "_out_indices", "apply_layernorm", "reshape_hidden_states",
 }  # fmt: skip
 # Ids that no text is pooled at: those of tokens are the tokenizer's, and padding is masked, or comes after the end.
 IDS, POSITIONS_COUNT_FROM = {"pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id"}, {"pad_token_id"}
-# Where a class stands in `config.json`: the model's type, and the part (NLLB's is read through open_clip); and what has
-# no effect there beside `TRAINING` and `OTHER_USES`.
+# Where a class stands in `config.json`: the model's type, and the part; and what has no effect there beside `TRAINING`
+# and `OTHER_USES`.
 PAIR = {"projection_dim"}  # of towers of a pair: that of the whole counts
 PLACES = {
     "CLIPConfig": ("clip", "", set()), "CLIPVisionConfig": ("clip", "vision_config", PAIR),
@@ -84,7 +83,6 @@ PLACES = {
     "BertConfig": ("bert", "", IDS),
     "RobertaConfig": ("roberta", "", IDS - POSITIONS_COUNT_FROM),
     "XLMRobertaConfig": ("xlm-roberta", "", IDS - POSITIONS_COUNT_FROM),
-    "M2M100Config": ("m2m_100", "", IDS - POSITIONS_COUNT_FROM),
     # Widths of what the towers of BLIP attend to are those of its tensors; it calls itself no decoder.
     "BlipConfig": ("blip", "", PAIR), "BlipVisionConfig": ("blip", "vision_config", PAIR),
     "BlipTextConfig": ("blip", "text_config", PAIR | IDS - {"bos_token_id"} | {"encoder_hidden_size", "is_decoder"}),
@@ -95,12 +93,7 @@ BLIP |= {"text_encoder.encoder.layer.0.crossattention.self.query.weight"}
 
 
 def read_config(config, path):
-    if config["model_type"] != "m2m_100":
-        return spec_from_config(config, path, BLIP if config["model_type"] == "blip" else ())
-    width = config.get("d_model", 1024)
-    text = {"hf_model_name": "n", "hf_pooler_type": "cls_pooler", "hf_proj_type": "linear"}
-    model = {"embed_dim": width, "vision_cfg": {}, "text_cfg": text}
-    return spec_from_open_clip(model, path, Tensors(path, {}, dict), lambda: "gelu", config)
+    return spec_from_config(config, path, BLIP if config["model_type"] == "blip" else ())
 
 
 @pytest.mark.parametrize("name", PLACES)

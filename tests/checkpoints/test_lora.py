@@ -68,7 +68,7 @@ def unmerge(tensors, adapter):
     tensors["visual_projection.modules_to_save.default.weight"] = adapter["visual_projection.weight"]
 
 
-@pytest.mark.parametrize("place", ["alone", "beside", "unmerged"])
+@pytest.mark.parametrize("place", ["alone", "named", "beside", "unmerged"])
 def test_an_adapter_is_merged(base, weights, place, tmp_path):
     a, b = matrices(weights, QUERY, 2)
     c, d = matrices(weights, VALUE, 3)
@@ -76,20 +76,30 @@ def test_an_adapter_is_merged(base, weights, place, tmp_path):
     adapter |= {f"{VALUE}.lora_B.weight": d, "visual_projection.weight": 2 * weights["visual_projection.weight"]}
     config = {"rank_pattern": {"v_proj": 3}, "alpha_pattern": {"1.self_attn.v_proj": 7}}
     folder = tmp_path / "adapter"
-    if place != "alone":
+    if place in ("beside", "unmerged"):
         shutil.copytree(base, folder)
     if place == "unmerged":
         change_tensors(folder, lambda tensors: unmerge(tensors, adapter))
         refused("matrices of LoRA that are not merged; wanted adapter_config.json beside", convert, folder)
         (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
     else:
-        write_adapter(folder, adapter, **config, base_model_name_or_path=str(base) if place == "alone" else None)
+        named = base if place in ("alone", "named") else None
+        folder.mkdir(exist_ok=True)
+        adapter_folder = folder / "style" if place == "named" else folder  # where PEFT writes adapters with names
+        write_adapter(adapter_folder, adapter, **config, base_model_name_or_path=named and str(named))
     changes = {
         f"{QUERY}.weight": lambda weight: weight + 5 / 2 * b @ a,
         f"{VALUE}.weight": lambda weight: weight + 7 / 3 * d @ c,
         "visual_projection.weight": lambda weight: 2 * weight,
     }
     assert_parameters(folder, merged(base, tmp_path / "merged", changes))
+
+
+def test_the_folder_of_several_named_adapters_is_refused(tmp_path):
+    for name in ("style", "colour"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text("{}")
+    refused("adapters: found colour, style; wanted the folder of one adapter, such as .*colour", convert, tmp_path)
 
 
 def test_tables_convolutions_biases_and_the_other_scale(base, weights, tmp_path):

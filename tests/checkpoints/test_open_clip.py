@@ -192,7 +192,7 @@ def change_text(**fields):
         (change_text(pool_type="last"), "text_cfg.pool_type"),
         (change_text(embed_cls=True, no_causal_mask=True), "text_cfg.embed_cls"),
         (change_text(embed_cls=True, correct_cls_mask=True), "text_cfg.correct_cls_mask"),
-        (change_text(hf_model_name="nobody/nothing"), "text_cfg.hf_model_name"),
+        (change_text(hf_model_name="nobody/nothing"), r"text_cfg.hf_model_name of \S+open_clip_config.json"),
         (lambda config, tensors: config["model_cfg"].pop("embed_dim"), "model_cfg.embed_dim"),
         (lambda config, tensors: config["model_cfg"].pop("vision_cfg"), "model_cfg"),
         (lambda config, tensors: config["preprocess_cfg"].update(resize_mode="longest"), "preprocess_cfg.resize_mode"),

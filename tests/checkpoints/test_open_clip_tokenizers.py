@@ -78,22 +78,6 @@ def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
     assert (parts.spec.text.pooling, parts.spec.text.eos_id) == ("first_eos", 2)
 
 
-def test_nllb_begins_a_text_with_its_language(tmp_path):
-    """Wherever the file puts it: tokenizers that were saved in NLLB's first form have it after the end."""
-    words = {token: number for number, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"\u2581adogsnthe"])}
-    parts = {"vocab": words, "merges": [], "additional_special_tokens": ["eng_Latn", "fra_Latn"]}
-    theirs = transformers.NllbTokenizer(**parts)
-    for legacy in (False, True):
-        (tmp_path / f"{legacy}").mkdir()
-        folder = open_clip_folder("nllb", tmp_path / f"{legacy}" / NAMES["nllb"])
-        transformers.NllbTokenizer(**parts, legacy_behaviour=legacy).save_pretrained(folder)
-        ours = tokenizer_of(folder)
-        expected = theirs(TEXTS, max_length=16, padding="longest", truncation=True)
-        ids, mask = ours.pad(ours.encode(TEXTS))
-        np.testing.assert_array_equal(ids, expected["input_ids"])
-        np.testing.assert_array_equal(mask, np.array(expected["attention_mask"], bool))
-
-
 # open_clip 3.3's `get_clean_fn` of these texts.
 ODD = [
     *("“curly” ‘quotes’ it’s", "schÃ¶n mojibake", "fish &amp;amp; chips &lt;b&gt;"),

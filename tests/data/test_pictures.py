@@ -22,7 +22,7 @@ from rococo_jax.data.images import FileImages
 from rococo_jax.data.pair_source import PairSample
 from rococo_jax.data.pictures import as_8bit, as_rgb, decode_image, has_exif_rotation, image_size, open_image
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.foreign_model import ForeignModel
 from rococo_jax.encoders.programs import as_pixels
 from rococo_jax.perturb.images.image_folders import rgb_pixels
 from tests.support.refusals import refused
@@ -132,7 +132,7 @@ def readings(name: str, folder: Path):
     """Every way in which the picture becomes pixels, each with its uint8 pixels."""
     image, _, suffix = CASES[name]
     recorder = Recorder()
-    list(ForeignEncoder(recorder).image_batches([image]))
+    list(ForeignModel(recorder).image_batches([image]))
     yield "encode_image of PIL", next(as_pixels([image], WHOLE))
     yield "a user's model", np.asarray(recorder.images[0])
     yield "the adapter of transformers", transformers_pixels(as_8bit(image))
@@ -221,7 +221,7 @@ def test_arrays_of_whole_numbers_are_pixels(name):
     recorder, seven = Recorder(), Preprocessing(exact_size=(7, 7))
     for batch in [[array], np.asarray(array)[None]][: array.ndim - 1]:
         np.testing.assert_allclose(next(as_pixels(batch, WHOLE)), right, atol=1.01)
-        list(ForeignEncoder(recorder).image_batches(batch))
+        list(ForeignModel(recorder).image_batches(batch))
         np.testing.assert_allclose(np.asarray(recorder.images[0]), right, atol=1.01)
     np.testing.assert_array_equal(next(as_pixels([np.asarray(array)], seven)), seven.resize(as_8bit(array)))
 

@@ -4,10 +4,15 @@ Those that build a tower of a published size or train one are thorough.
 """
 
 import json
+import subprocess
 
 import jax
 import pytest
 
+from rococo_jax.cli.main import build_parser
+from rococo_jax.metrics.published import published_values
+from tests.support.engines import stand_in
+from tests.support.launchers import check_by
 from tests.support.paths import CHECKOUT
 from tests.support.scripts import run_script
 from tests.support.tiny import random_captions
@@ -53,3 +58,22 @@ def test_a_measurement_runs_on_eight_captions(arguments, tmp_path, monkeypatch, 
     name, *options = arguments.replace("CAPTIONS", str(tmp_path / "captions.json")).split()
     run_script(monkeypatch, CHECKOUT / name, *options)
     assert any(character.isdecimal() for character in capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("evaluated", "tables"), [(0, True), (1, True), (2, False)])
+def test_the_script_of_published_models_resumes_into_one_folder_and_ends_as_the_evaluation(tmp_path, evaluated, tables):
+    """A stand-in for `rococo` records the calls; exit code 1 means that some models could not be loaded."""
+    environment = stand_in(tmp_path / "bin", "rococo", f'echo "$*" >> calls; [ "$1" != evaluate ] || exit {evaluated}')
+    script = CHECKOUT / "tools" / "evaluate_published.sh"
+    check_by("shellcheck", script)
+    words = ["sh", script, "DATA", "--device", "cpu"]
+    assert subprocess.run(words, cwd=tmp_path, env=environment).returncode == evaluated
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    parsed = [build_parser().parse_args(call) for call in calls]
+    assert len(parsed) == (3 if tables else 1)
+    assert (parsed[0].data, parsed[0].out, parsed[0].device) == ("DATA", "results", "cpu")
+    # COCO's recalls of each are published.
+    assert len(set(parsed[0].models)) == 8
+    for model in parsed[0].models:
+        about = {"provenance": {"source": model, "format": "huggingface"}}
+        assert "clean" in {line["variant"] for line in published_values(about)}, model

@@ -25,9 +25,10 @@ A100 = SimpleNamespace(platform="gpu", compute_capability="8.0")
 
 def precisions(encoder, compute: Compute, device=CPU) -> set[str]:
     """Return the precisions of the matrix products in the image tower's StableHLO; algorithms by dtype and passes."""
-    static = encoder.mesh, encoder._current().graph, encoder.preprocessing, compute.products_on(device)
+    graph, state = encoder.graph_and_state()
+    static = encoder.mesh, graph, encoder.preprocessing, compute.products_on(device)
     images = jax.ShapeDtypeStruct((16, 32, 32, 3), np.uint8)
-    traced = programs.image_features.trace(*static, encoder._current().state, images)
+    traced = programs.image_features.trace(*static, state, images)
     text = traced.lower(lowering_platforms=("cuda" if device is A100 else "cpu",)).as_text()
     products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     algorithm = r"algorithm = <lhs_precision_type = (\w+), .* num_primitive_operations = (\d)"
@@ -43,9 +44,8 @@ def test_products_of_the_towers_have_the_requested_precision():
     assert precisions(encoder, Compute("high"), A100) == {"bf16 x 3"}
     assert precisions(encoder, Compute(), A100) == {"HIGHEST"}
     features = jax.ShapeDtypeStruct((256, 32), np.float32)
-    head = programs.projected.lower(
-        encoder._current().graph, "project_image", encoder._current().state, features
-    ).as_text()
+    graph, state = encoder.graph_and_state()
+    head = programs.projected.lower(graph, "project_image", state, features).as_text()
     assert set(re.findall(r"precision = \[(\w+), \w+\]", head)) == {"HIGHEST"}
 
 

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from rococo_jax.encoders import ForeignEncoder
+from rococo_jax.encoders import ForeignModel
 from rococo_jax.encoders.adapters import load_adapted
 from rococo_jax.encoders.adapters.contents import _Reader, contents_of, hash_weights, release_of, state_of_weights
 from rococo_jax.encoders.adapters.of_mteb import FromMteb
@@ -347,9 +347,9 @@ def test_two_models_that_differ_in_their_vocabulary_alone_share_no_cached_embedd
     change_json(other / "tokenizer.json", swap)
     cache, text = EmbeddingCache(tmp_path / "cache"), ["a dog"]
     one, two, three = (load_adapted(f"transformers:{each}") for each in (folder, other, same))
-    vectors = [embed_texts(ForeignEncoder(model), text, cache) for model in (one, two)]
+    vectors = [embed_texts(ForeignModel(model), text, cache) for model in (one, two)]
     assert cache.read == 0 and not np.allclose(*vectors, atol=1e-3)
-    np.testing.assert_array_equal(embed_texts(ForeignEncoder(three), text, cache), vectors[0])
+    np.testing.assert_array_equal(embed_texts(ForeignModel(three), text, cache), vectors[0])
     assert cache.read == 1
 
 

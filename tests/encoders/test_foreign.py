@@ -15,9 +15,8 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data import images as images_module
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders import ForeignEncoder, load_encoder, pair_scoring
-from rococo_jax.encoders.foreign_model import as_numpy
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders import ForeignModel, foreign_model, load_encoder
+from rococo_jax.encoders.foreign import as_numpy
 from tests.support import reference_models
 from tests.support.models import encoder_of, read_model
 from tests.support.reference_models import saved, torch
@@ -151,13 +150,13 @@ def test_pairs_come_in_batches_as_large_as_the_object_says(batch_size, most):
     pairs = Pairs()
     pairs.batch_size = batch_size
     places = np.zeros(40, int), np.arange(40)
-    ForeignPairScorer(pairs).score([None], list(map(str, range(40))), places, lambda count: None)
+    ForeignModel(pairs).score([None], list(map(str, range(40))), places, lambda count: None)
     assert max(pairs.counts) == most
 
 
 def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memory(monkeypatch):
     """Each takes 40 kB, and the limit is 140 kB."""
-    for module in (images_module, pair_scoring):
+    for module in (images_module, foreign_model):
         monkeypatch.setattr(module, "MOST_BYTES", 140_000)
     made, most, calls = [], 0, []
 
@@ -176,7 +175,7 @@ def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memor
     rng = np.random.default_rng(0)
     image, text = rng.permutation(np.repeat(np.arange(40), 5)), rng.integers(0, 9, 200)
     texts = ["x" * number for number in range(9)]
-    scorer = ForeignPairScorer(types.SimpleNamespace(name="mine", score_pairs=score_pairs))
+    scorer = ForeignModel(types.SimpleNamespace(name="mine", score_pairs=score_pairs))
     scores = scorer.score(photographs(40), texts, (image, text), lambda count: None)
     np.testing.assert_allclose(scores, image + text / 100, atol=1e-5)
     assert most <= 7 and max(calls) <= 4
@@ -188,7 +187,7 @@ def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memor
     encoder = types.SimpleNamespace(name="mine", encode_image=encode_image, encode_text=encode_image)
     for at_once, expected in ((None, 3), (8, 8)):
         most, calls[:] = 0, []
-        loaded = ForeignEncoder(encoder, None, None, at_once)
+        loaded = ForeignModel(encoder, None, None, at_once)
         assert loaded.image_features(photographs(40)).shape == (40, 4)
         assert max(calls) == expected and most <= 2 * expected + 2
 
@@ -196,7 +195,7 @@ def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memor
 @pytest.mark.parametrize("batch_size", [0, -3, 2.5, "8", lambda: 8])
 def test_a_batch_size_that_is_no_number_of_pairs_is_refused(batch_size):
     pairs = types.SimpleNamespace(name="mine", batch_size=batch_size, score_pairs=lambda images, texts: [])
-    refused("mine: batch_size: found .*; wanted a whole number, at least 1, or None", ForeignPairScorer, pairs)
+    refused("mine: batch_size: found .*; wanted a whole number, at least 1, or None", ForeignModel, pairs)
 
 
 def test_other_embeddings_in_a_second_call_give_a_warning(data, capsys):
@@ -216,7 +215,7 @@ def test_arrays_of_other_frameworks_are_read():
 def test_our_own_encoder_is_an_encoder():
     tiny = encoder_of(tiny_spec())
     assert load_encoder(tiny) is tiny and isinstance(tiny.fingerprint(), str)
-    assert isinstance(load_encoder(Colours()), ForeignEncoder)
+    assert isinstance(load_encoder(Colours()), ForeignModel)
 
 
 @pytest.mark.parametrize(

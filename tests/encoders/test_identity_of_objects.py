@@ -12,13 +12,10 @@ import pytest
 import rococo_jax
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
-from rococo_jax.encoders import Encoder, ForeignEncoder, LoadOptions, load_encoder
+from rococo_jax.encoders import Encoder, ForeignModel, LoadOptions, load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
-from rococo_jax.encoders.foreign_model import ForeignModel
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.token_scoring import TokenScorer
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.class_logits import score_logits
@@ -215,41 +212,38 @@ def subclass_of(kind: type, **members) -> type:
     return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__, **members})
 
 
-KINDS = {Vectors: ForeignEncoder, Scores: ForeignPairScorer, Matrices: TokenScorer}
-
-
-@pytest.mark.parametrize(("kind", "loaded"), KINDS.items())
-def test_module_class_name_prompt_and_fingerprint_identify_an_object(kind, loaded):
+@pytest.mark.parametrize("kind", [Vectors, Scores, Matrices])
+def test_module_class_name_prompt_and_fingerprint_identify_an_object(kind):
     def keys(thing: ForeignModel) -> tuple:
         described = {key: value for key, value in thing.describe().items() if key != "name"}
-        towers = [thing.describe_tower("text"), thing.describe_tower("vision")] if thing.embeds else [described]
+        towers = [thing.describe_tower("text"), thing.describe_tower("vision")] if thing.embedder else [described]
         return described, *towers
 
     others = [
         kind(name="another"), kind(name=""), subclass_of(kind, __module__="elsewhere")(),
         subclass_of(kind, __qualname__="Outer.Inner")(), subclass_of(kind, fingerprint=lambda self: "v2")(),
     ]  # fmt: skip
-    models = [loaded(kind()), *map(loaded, others)]
-    if loaded is not TokenScorer:
-        models += [loaded(kind()).with_prompt(prompt, "query") for prompt in ("find", "seek")]
+    models = [ForeignModel(kind()), *map(ForeignModel, others)]
+    if kind is not Matrices:
+        models += [ForeignModel(kind()).with_prompt(prompt, "query") for prompt in ("find", "seek")]
     for column in zip(*map(keys, models), strict=True):
         assert all_different(list(column))
-    same = keys(loaded(kind()))
-    assert keys(loaded(kind(batch_size=3, device="cuda:1"))) == same
-    assert keys(loaded(kind(), "as tables call it", None, 5)) == same
-    scaled = [loaded(kind(logit_scale=scale)).describe() for scale in (1.0, 2.0)]
+    same = keys(ForeignModel(kind()))
+    assert keys(ForeignModel(kind(batch_size=3, device="cuda:1"))) == same
+    assert keys(ForeignModel(kind(), "as tables call it", None, 5)) == same
+    scaled = [ForeignModel(kind(logit_scale=scale)).describe() for scale in (1.0, 2.0)]
     assert scaled[0] != scaled[1]
 
 
 def test_the_cache_keeps_objects_of_equal_fingerprints_apart(tmp_path):
     cache = EmbeddingCache(tmp_path)
     one, other = Vectors(0), subclass_of(Vectors, __qualname__="Others")(1)
-    assert embed_texts(ForeignEncoder(one), ["x"], cache).argmax() == 0
-    assert embed_texts(ForeignEncoder(other), ["x"], cache).argmax() == 1
-    prompted = ForeignEncoder(one).with_prompt("find", "query")
+    assert embed_texts(ForeignModel(one), ["x"], cache).argmax() == 0
+    assert embed_texts(ForeignModel(other), ["x"], cache).argmax() == 1
+    prompted = ForeignModel(one).with_prompt("find", "query")
     assert embed_texts(prompted, ["x"], cache).argmax() == 1
     assert cache.read == 0
-    embed_texts(ForeignEncoder(Vectors(0), "another name"), ["x"], cache)
+    embed_texts(ForeignModel(Vectors(0), "another name"), ["x"], cache)
     assert cache.read == 1 and cache.unidentified == 0
 
 
@@ -263,10 +257,10 @@ def test_embeddings_of_an_object_without_a_fingerprint_are_counted_as_not_cached
 
     cache = EmbeddingCache(tmp_path)
     for times in (1, 2):
-        embed_texts(ForeignEncoder(Unidentified()), ["x", "y", "x"], cache)
+        embed_texts(ForeignModel(Unidentified()), ["x", "y", "x"], cache)
         assert (cache.computed, cache.unidentified, cache.read) == (2 * times, 2 * times, 0)
     uncached = EmbeddingCache(None)
-    embed_texts(ForeignEncoder(Unidentified()), ["x"], uncached)
+    embed_texts(ForeignModel(Unidentified()), ["x"], uncached)
     assert (uncached.computed, uncached.unidentified) == (1, 0)
 
 

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from rococo_jax.encoders.adapters import load_adapted
-from rococo_jax.encoders.adapters.pair_models import QUESTION, TorchPairScorer
+from rococo_jax.encoders.adapters.pair_models import QUESTION, torch_pair_scorer
 from rococo_jax.encoders.adapters.torch_module import TorchOptions
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders.foreign_model import ForeignModel
 from rococo_jax.errors import InputError
 from tests.support.world import noise, write_world
 
@@ -278,13 +278,15 @@ def test_a_scorer_whose_scores_depend_on_the_batch_is_stopped(wrong, in_logs, pi
         scores = np.array([right[TEXTS.index(text)] for text in texts])
         return scores if len(texts) == 1 else scores * np.where(np.arange(len(texts)) == np.argmax(scores), wrong, 1.0)
 
-    def scorer(batch_size):
+    def scores(batch_size):
         options = TorchOptions(batch_size=batch_size)
-        return TorchPairScorer(torch.nn.Linear(1, 1), options, {}, score, in_logs)
+        model = torch_pair_scorer(torch.nn.Linear(1, 1), options, {}, score, in_logs)
+        places = np.arange(len(TEXTS))
+        return ForeignModel(model).score(pictures, TEXTS, (places, places), lambda count: None)
 
-    np.testing.assert_array_equal(scorer(1).score_pairs(pictures, TEXTS), right)
+    np.testing.assert_array_equal(scores(1), right)
     with pytest.raises(InputError, match=r"in a batch of 3, .* alone; wanted one score .*batch_size=1"):
-        scorer(32).score_pairs(pictures, TEXTS)
+        scores(32)
 
 
 def test_an_object_whose_small_probabilities_depend_on_the_batch_is_warned_of(pictures, capsys):
@@ -293,7 +295,7 @@ def test_an_object_whose_small_probabilities_depend_on_the_batch_is_warned_of(pi
             return np.array([1e-7 if len(text) < max(map(len, texts)) else 1e-6 for text in texts])
 
     places = np.arange(len(TEXTS))
-    ForeignPairScorer(Padded(), "padded").score(pictures, TEXTS, (places, places), lambda count: None)
+    ForeignModel(Padded(), "padded").score(pictures, TEXTS, (places, places), lambda count: None)
     assert "padded: score_pairs returned other scores" in capsys.readouterr().err
 
 
@@ -372,6 +374,6 @@ def test_rerankers_tell_pairs_apart_that_a_sigmoid_makes_equal(reranker, picture
     pairs = list(zip(TEXTS, pictures, strict=True))
     assert len(set(model.module.predict(pairs).tolist())) == 1
     places = np.arange(len(TEXTS))
-    scores = ForeignPairScorer(model).score(pictures, TEXTS, (places, places), lambda count: None)
+    scores = ForeignModel(model).score(pictures, TEXTS, (places, places), lambda count: None)
     logits = model.module.predict(pairs, activation_fn=torch.nn.Identity())
     assert len(set(scores.tolist())) == len(TEXTS) and (np.argsort(scores) == np.argsort(logits)).all()

@@ -15,9 +15,9 @@ from rococo_jax import evaluate
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders.foreign_model import ForeignModel
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import pairs
 from rococo_jax.evaluation.counts import rows_of_outcomes
@@ -358,7 +358,7 @@ class Stops(Cosines):
 
 
 def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp_path, monkeypatch):
-    monkeypatch.setattr(LoadedModel, "images_at_once", 2)
+    monkeypatch.setattr(ScoresPairs, "images_at_once", 2)
     run = functools.partial(evaluate, **coco, **RANKS)
     run(Stops(), out=tmp_path / "whole")
     model, stops = Stops(), 0
@@ -374,7 +374,7 @@ def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp
 
 
 def test_two_processes_score_each_pair_once_and_agree_with_one(coco, monkeypatch):
-    monkeypatch.setattr(LoadedModel, "images_at_once", 2)
+    monkeypatch.setattr(ScoresPairs, "images_at_once", 2)
     whole, parts = evaluate(Cosines(), **coco, **RANKS), []
 
     def first_round(name, make):
@@ -402,7 +402,7 @@ def test_two_processes_score_each_pair_once_and_agree_with_one(coco, monkeypatch
 
 def outcomes(model, coco):
     (benchmark,) = open_benchmarks(Settings(**RANKS), **coco)
-    return pairs.outcomes_by_pairs(benchmark, ForeignPairScorer(model), EmbeddingCache(None))
+    return pairs.outcomes_by_pairs(benchmark, ForeignModel(model), EmbeddingCache(None))
 
 
 UNTOLD = Hashed(), Cosines(), Tokens(), "demo:plain"

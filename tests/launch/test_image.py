@@ -1,53 +1,46 @@
-"""The image and the hosts' scripts: checkers of others pass them, and every package of theirs is pinned."""
+"""The image: a checker passes it, it contains the package, and every package that it installs is pinned."""
 
 import configparser
 import importlib.metadata
-import shlex
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rococo_jax.training.config import read_config
-from tests.support.launchers import LAUNCH, check_by, read_run_command
+from tests.support.launchers import LAUNCH, check_by
 from tests.support.paths import CHECKOUT
-
-
-def test_shell_scripts_pass_shellcheck():
-    scripts = sorted(LAUNCH.glob("*.sh"))
-    assert [script.name for script in scripts] == ["until_stopped.sh"]
-    for script in scripts:
-        check_by("shellcheck", script)
-
-
-def test_files_of_cluster_engines_start_a_run_that_the_command_accepts(tmp_path):
-    """Their words after `rococo` are those of a config that comes with the project, and its keys exist."""
-    (job,) = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())["spec"]["replicatedJobs"]
-    pods = job["template"]["spec"]
-    (container,) = pods["template"]["spec"]["containers"]
-    assert container["command"] == ["until_stopped", "rococo"] and pods["parallelism"] == pods["completions"]
-    sky = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
-    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{sky['run']}")
-    check_by("shellcheck", tmp_path / "run.sh")
-    last_line = sky["run"].replace("\\\n", " ").strip().splitlines()[-1]
-    for words in (container["args"], shlex.split(last_line.partition(" rococo ")[2])):
-        command = read_run_command(words)
-        assert command.workdir.startswith("/mnt/rococo/")
-        assert read_config(command.config, command.overrides).data.order == "shards"
 
 
 def test_dockerfile_passes_hadolint_and_copies_what_is_there():
     check_by("hadolint", LAUNCH / "Dockerfile")
     lines = (LAUNCH / "Dockerfile").read_text().splitlines()
     ignored = (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines()
-    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from=" not in line]
-    for source in {source for sources in copied for source in sources}:
-        assert (CHECKOUT / source).exists(), source
-        assert any(f"!{path}" in ignored for path in (source, source.split("/")[0])), source
-    assert all("--constraint launch/constraints.txt" in line for line in lines if "pip install" in line)
-    assert {"cuda", "tpu"} <= {line.split()[-1] for line in lines if line.startswith("FROM ")}
-    # The last user before the targets is no root.
+    kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert all((CHECKOUT / path).exists() for path in kept)
+    copied = [source for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]]
+    assert {*copied} - {"."} <= {*kept}
+    # What `pip install` reads, and what the package consists of.
+    options = configparser.ConfigParser()
+    options.read(CHECKOUT / "setup.cfg")
+    folders = {path.split("/")[0] for path in options["options"]["package_dir"].split() if path not in ("=",)}
+    assert {"setup.cfg", "pyproject.toml", "rococo_jax", "configs"} <= {*kept} and "configs" in folders
+    # The last user is no root.
     assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
+
+
+def test_image_installs_the_pinned_requirements_of_its_accelerator(tmp_path):
+    """The line that prints the requirements, run as the image runs it."""
+    text = (LAUNCH / "Dockerfile").read_text()
+    (line,) = re.findall(r'^RUN (python -c "[^"]+") > requirements.txt', text.replace("\\\n", ""), re.MULTILINE)
+    for extra, package in (("cuda", "jax[cuda12]"), ("tpu", "jax[tpu]")):
+        environment = {**os.environ, "EXTRA": extra, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        printed = subprocess.check_output(["sh", "-c", line], cwd=CHECKOUT, env=environment, text=True).split()
+        assert package in printed and "transformers>=5.0" in printed
+    assert "--constraint constraints.txt --requirement requirements.txt" in text
 
 
 def test_constraints_pin_what_the_image_installs():

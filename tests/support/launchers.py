@@ -1,4 +1,4 @@
-"""The launchers of `launch/`, called in this process: what they print, and how they end."""
+"""`launch/slurm.py`, called in this process: what it prints, and how it ends."""
 
 import contextlib
 import importlib
@@ -7,9 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import patch
-
-import pytest
 
 from tests.support.paths import CHECKOUT
 
@@ -20,33 +17,31 @@ AWKWARD = ['--config.data.images=it\'s "a" $(HOME) $HOME * \\ b', "--config.data
 TRAIN = ["train", "--config", CONFIG, *AWKWARD]
 
 sys.path.append(str(LAUNCH))
-_command = importlib.import_module("command")
-read_run_command = _command.read_run_command
+_slurm = importlib.import_module("slurm")
+read_run_command = _slurm.read_run_command
 
 
-def launch(name: str, *own: str, train: list[str] = TRAIN) -> subprocess.CompletedProcess:
-    """Run a launcher that starts nothing which lives on."""
+def launch(*own: str, train: list[str] = TRAIN) -> subprocess.CompletedProcess:
+    """Run the launcher with its own options and the words after `--`."""
     words = [*own, *(["--", *train] if train else [])]
     with (
         contextlib.chdir(CHECKOUT),
-        patch.object(sys, "argv", [f"{name}.py", *words]),
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
-        pytest.raises(SystemExit) as ended,
     ):
-        _command.run_main(importlib.import_module(name).main)
-    return subprocess.CompletedProcess(words, ended.value.code, out.getvalue(), err.getvalue())
+        code = _slurm.main(words)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def dry(name: str, *own: str, train: list[str] = TRAIN) -> str:
-    """Return the command that a launcher would run."""
-    result = launch(name, *own, "--dry-run", train=train)
+def dry(*own: str, train: list[str] = TRAIN) -> str:
+    """Return the batch script that the launcher would submit."""
+    result = launch(*own, "--dry-run", train=train)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
 def config_hash(*overrides: str) -> str:
-    return _command.read_run_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
+    return read_run_command(["train", "--config", str(CHECKOUT / CONFIG), *overrides]).hash
 
 
 HASH = config_hash(*AWKWARD)

@@ -17,7 +17,6 @@ NAMES = {
     "clipa": "ViT-L-14-CLIPA-datacomp1B",
     "coca": "CoCa-ViT-B-32-laion2B-s13B-b90k",
     "mobile_large": "MobileCLIP2-L-14-OpenCLIP",
-    "nllb": "nllb-clip-base-oc",
 }
 
 

@@ -1,14 +1,18 @@
 """Several processes that join: commands, and lines of Python on one CPU device each."""
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest.mock import patch
@@ -24,10 +28,70 @@ _IMPORTED = ["tests.support.memory", "rococo_jax.training.run", "rococo_jax.eval
 _IMPORTED += ["tests.support.tiny_runs"]
 
 
-def launched(processes: int, devices: int, *words: object, timeout: int = 40) -> list[str]:
-    """Return the command line that runs a command in several processes with `launch/local.py`."""
-    options = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
-    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *options, "--", *map(str, words)]
+# A command and its environment.
+Process = tuple[list[str], dict[str, str]]
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return listening.getsockname()[1]
+
+
+def processes_of(count: int, devices: int, *words: object, timeout: int = 40) -> list[Process]:
+    """Return the processes, with virtual CPU devices each, that run a `rococo` command together."""
+    command = [sys.executable, "-m", "rococo_jax", *map(str, words)]
+    flags = f"{one_device()['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "ROCOCO_TIMEOUT": str(timeout)}
+    environment |= {"ROCOCO_COORDINATOR": f"localhost:{free_port()}", "ROCOCO_PROCESSES": str(count)}
+    return [(command, environment | {"ROCOCO_PROCESS": str(number)}) for number in range(count)]
+
+
+class Hosts:
+    """Processes that run side by side in the checkout, each in a process group of its own, and what they print."""
+
+    def __init__(self, processes: list[Process], folder: Path):
+        folder.mkdir()
+        self.logs = [folder / f"{number}.log" for number in range(len(processes))]
+        self.processes = []
+        for (command, environment), log in zip(processes, self.logs, strict=True):
+            with log.open("w") as file:
+                self.processes.append(
+                    subprocess.Popen(
+                        command, env=environment, cwd=CHECKOUT, stdout=file, stderr=file, start_new_session=True
+                    )
+                )
+
+    def __enter__(self) -> "Hosts":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in range(len(self.processes)):
+            self.lose(number)
+
+    def wait_until(self, reached: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 1500
+        while not reached():
+            running = all(process.poll() is None for process in self.processes)
+            assert running and time.monotonic() < limit, "".join(map(self.said, range(len(self.logs))))
+            time.sleep(0.2)
+
+    def lose(self, number: int) -> None:
+        """Kill a process and its children, as when its host is lost."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.processes[number].pid, signal.SIGKILL)
+
+    def stop(self, number: int) -> None:
+        """Send SIGTERM to one process."""
+        self.processes[number].terminate()
+
+    def end(self, seconds: float) -> list[int]:
+        """Wait for all processes and return their exit codes."""
+        return [process.wait(timeout=seconds) for process in self.processes]
+
+    def said(self, number: int) -> str:
+        return self.logs[number].read_text()
 
 
 def run_lines(
@@ -79,10 +143,7 @@ def exit_code_of(program: str) -> int:
 def _run_all(
     program: str, processes: int, timeout: int, frozen: int | None = None, flags: str = _FLAGS
 ) -> list[tuple[int, str]]:
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        port = listening.getsockname()[1]
-    common = {**os.environ, **_ENVIRONMENT, "XLA_FLAGS": flags, "ROCOCO_COORDINATOR": f"localhost:{port}"}
+    common = {**os.environ, **_ENVIRONMENT, "XLA_FLAGS": flags, "ROCOCO_COORDINATOR": f"localhost:{free_port()}"}
     common |= {"ROCOCO_PROCESSES": str(processes), "ROCOCO_TIMEOUT": str(timeout)}
     with tempfile.TemporaryDirectory() as folder:
         errors = [Path(folder, str(number)) for number in range(processes)]

@@ -1,15 +1,13 @@
 """Several real processes on one machine through `jax.distributed` train as one process with as many devices does."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rococo_jax.encoders import load_model
-from tests.support.paths import CHECKOUT
-from tests.support.processes import launched, run_lines
+from tests.support.processes import Hosts, processes_of, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import metrics_of, trained_parameters, write_config_file
 from tests.support.world import write_world
@@ -73,7 +71,7 @@ def evaluate(encoder):
     multihost_utils.process_allgather = spy
     figures = ask(encoder)
     multihost_utils.process_allgather = original
-    leaves = jax.tree.leaves(encoder._current().state)
+    leaves = jax.tree.leaves(encoder.graph_and_state()[1])
     own = [sum(shard.data.nbytes for shard in leaf.addressable_shards) for leaf in leaves]
     sizes.append((sum(own), sum(leaf.nbytes for leaf in leaves)))
     sharded = [leaf for leaf in leaves if not leaf.is_fully_replicated]
@@ -147,7 +145,10 @@ def test_two_processes_train_like_one_with_the_same_number_of_devices(data, tmp_
     one, two = tmp_path / "one", tmp_path / "two"
     for workdir, processes in ((one, 1), (two, 2)):
         words = "train", "--config", data / "config.py", "--workdir", workdir
-        subprocess.run(launched(processes, 4 // processes, *words, timeout=60), check=True, cwd=CHECKOUT, timeout=600)
+        with Hosts(
+            processes_of(processes, 4 // processes, *words, timeout=60), tmp_path / f"{processes}.logs"
+        ) as group:
+            assert group.end(600) == [0] * processes, group.said(0)
     losses = [[line["loss"] for line in metrics_of(workdir)] for workdir in (one, two)]
     # The reductions go through another library between processes, in another order.
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

@@ -1,13 +1,6 @@
 """BERT (arXiv 1810.04805), RoBERTa (1907.11692) and XLM-RoBERTa (1911.02116): text towers.
 
 A folder of sentence-transformers adds a pooling and perhaps a dense module, which is our head (`sentence_folder`).
-
-NLLB-200's encoder (2207.04672) is a text tower too, as open_clip's NLLB-CLIP has it (2309.01859):
-
-    ids -> sqrt(width) tokens + sines and cosines of positions -> blocks, norms before them -> norm -> first token
-
-The first token is the language, English. Positions count from 2, after the padding id, and no checkpoint stores them.
-Source: `transformers/models/m2m_100`.
 """
 
 import dataclasses
@@ -20,13 +13,11 @@ import numpy as np
 from rococo_jax.checkpoints.families.base import TEXT_FIELDS, library_defaults
 from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.fields import Section, fields
-from rococo_jax.checkpoints.layouts import Transform, constant
-from rococo_jax.checkpoints.names import NameTable, Row, module_rows, names
+from rococo_jax.checkpoints.names import NameTable, names
 from rococo_jax.checkpoints.sentence_folder import read_dense, read_pooling, write_modules
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
-from rococo_jax.models.text import sinusoids
 
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
 BERT_NAMES = names("""
@@ -41,22 +32,14 @@ BERT_NAMES = names("""
     text.blocks.block.mlp.down       {text}encoder.layer.{layer}.output.dense                      linear
     text.blocks.block.norm2          {text}encoder.layer.{layer}.output.LayerNorm                  norm
 """)
-NLLB_NAMES = names("""
-    text.norm                        {text}layer_norm                             norm
-    text.blocks.block.norm1          {text}layers.{layer}.self_attn_layer_norm    norm
-    text.blocks.block.attention.qkv  {text}layers.{layer}.self_attn.{q,k,v}_proj  linear
-    text.blocks.block.attention.out  {text}layers.{layer}.self_attn.out_proj      linear
-    text.blocks.block.norm2          {text}layers.{layer}.final_layer_norm        norm
-    text.blocks.block.mlp.up         {text}layers.{layer}.fc1                     linear
-    text.blocks.block.mlp.down       {text}layers.{layer}.fc2                     linear
-""")
 
 
 class Bert(ExportableFamily):
     """The text tower of BERT.
 
     Attributes:
-        unused_positions: the first rows of its table of positions that no token has.
+        unused_positions: the first rows of its table of positions, which no token has; RoBERTa counts from the
+            padding id + 1.
         open_clip_poolings: our poolings by the names that open_clip gives them.
     """
 
@@ -126,7 +109,7 @@ class Roberta(Bert):
 
     name = "roberta"
     model_types = ("roberta", "xlm-roberta")
-    names = BERT_NAMES + names("text.positions  {text}embeddings.position_embeddings.weight  after2")
+    names = BERT_NAMES + names("text.positions  {text}embeddings.position_embeddings.weight  skip_2_rows")
     prefixes = ("", "roberta.")
     unused_positions = 2
 
@@ -143,41 +126,4 @@ class Roberta(Bert):
         return super().read_tokenizer(source, {**config, "text_config": {"max_position_embeddings": length}})
 
 
-class Nllb(Roberta):
-    """The text tower alone; translation models are not read."""
-
-    name = "nllb"
-    model_types = ("m2m_100",)
-    names = NLLB_NAMES
-    text_fields = fields("""
-        vocabulary_size  vocab_size               whole
-        context_length   max_position_embeddings  whole
-        width            d_model                  whole
-        layers           encoder_layers           whole
-        heads            encoder_attention_heads  whole
-        mlp_width        encoder_ffn_dim          whole
-        activation       activation_function      activation
-    """)
-    fixed_text: ClassVar = {"attention": "masked", "norm_after_blocks": False, "norm_eps": 1e-5}
-    open_clip_poolings: ClassVar = {"cls_pooler": "cls", "cls_last_hidden_state_pooler": "cls", "mean_pooler": "mean"}
-
-    def text_tower(self, section: Section, pooling: str) -> TextSpec:
-        section = Section(section.source, section.name, section.values, library_defaults("M2M100Config"))
-        if not section.flag("scale_embedding"):
-            raise section.refuse("scale_embedding", "true")
-        self.check_padding(section)
-        return self.text_spec(section, pooling=pooling)
-
-    def rows(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> list[Row]:
-        text = spec.text
-        scale = np.float32(text.width**0.5)
-        times_scale = Transform(lambda theirs: theirs[0] * scale, lambda ours, _: [ours / scale])
-        positions = sinusoids(self.unused_positions, text.context_length, text.width)
-        return [
-            *super().rows(spec, vision_prefix, text_prefix),
-            *module_rows("text.words", f"{text_prefix}embed_tokens.weight", times_scale),
-            *module_rows("text.positions", "", constant(positions)),
-        ]
-
-
-BERT, ROBERTA, NLLB = Bert(), Roberta(), Nllb()
+BERT, ROBERTA = Bert(), Roberta()

@@ -26,8 +26,8 @@ from rococo_jax.models import HeadSpec, MatchingSpec, ModelSpec
 
 BLIP_NAMES = BERT_NAMES + names("""
     vision.patch                       {vision}embeddings.patch_embedding                           patch
-    vision.class_token                 {vision}embeddings.class_embedding                           axes2
-    vision.positions                   {vision}embeddings.position_embedding                        axes1
+    vision.class_token                 {vision}embeddings.class_embedding                           leading_axes
+    vision.positions                   {vision}embeddings.position_embedding                        leading_axis
     vision.norm                        {vision}post_layernorm                                       norm
     vision.blocks.block.norm1          {vision}encoder.layers.{layer}.layer_norm1                   norm
     vision.blocks.block.attention.qkv  {vision}encoder.layers.{layer}.self_attn.qkv                 linear

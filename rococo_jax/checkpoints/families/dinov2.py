@@ -12,9 +12,9 @@ from rococo_jax.models import ModelSpec, VisionSpec
 
 DINOV2_NAMES = names("""
     vision.patch                       {vision}embeddings.patch_embeddings.projection                       patch
-    vision.class_token                 {vision}embeddings.cls_token                                         axes2
-    vision.positions                   {vision}embeddings.position_embeddings                               axes1
-    vision.registers                   {vision}embeddings.register_tokens                                   axes1
+    vision.class_token                 {vision}embeddings.cls_token                                         leading_axes
+    vision.positions                   {vision}embeddings.position_embeddings                               leading_axis
+    vision.registers                   {vision}embeddings.register_tokens                                   leading_axis
     vision.norm                        {vision}layernorm                                                    norm
     vision.blocks.block.norm1          {vision}encoder.layer.{layer}.norm1                                  norm
     vision.blocks.block.attention.qkv  {vision}encoder.layer.{layer}.attention.attention.{query,key,value}  linear

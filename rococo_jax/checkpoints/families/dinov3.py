@@ -16,8 +16,8 @@ from rococo_jax.models import ModelSpec, RotarySpec, VisionSpec
 
 DINOV3_NAMES = names("""
     vision.patch                              embeddings.patch_embeddings                  patch
-    vision.class_token                        embeddings.cls_token                         axes2
-    vision.registers                          embeddings.register_tokens                   axes1
+    vision.class_token                        embeddings.cls_token                         leading_axes
+    vision.registers                          embeddings.register_tokens                   leading_axis
     vision.norm                               norm                                         norm
     vision.blocks.block.norm1                 layer.{layer}.norm1                          norm
     vision.blocks.block.attention.qkv.kernel  layer.{layer}.attention.{q,k,v}_proj.weight  kernel

@@ -13,7 +13,7 @@ from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 SIGLIP_NAMES = TWO_TOWERS + names("""
     vision.patch.bias          {vision}embeddings.patch_embedding.bias
-    vision.pooling.probe       {vision}head.probe                     axes2
+    vision.pooling.probe       {vision}head.probe                     leading_axes
     vision.pooling.qkv.kernel  {vision}head.attention.in_proj_weight  kernel
     vision.pooling.qkv.bias    {vision}head.attention.in_proj_bias
     vision.pooling.out         {vision}head.attention.out_proj        linear
@@ -21,8 +21,8 @@ SIGLIP_NAMES = TWO_TOWERS + names("""
     vision.pooling.mlp.up      {vision}head.mlp.fc1                   linear
     vision.pooling.mlp.down    {vision}head.mlp.fc2                   linear
     text_head                  {text}head                             linear
-    logit_scale                logit_scale                            axes1
-    logit_bias                 logit_bias                             axes1
+    logit_scale                logit_scale                            leading_axis
+    logit_bias                 logit_bias                             leading_axis
 """)
 SIGLIP_VISION = {
     "class_token": False,

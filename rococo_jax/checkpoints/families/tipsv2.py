@@ -31,9 +31,9 @@ _TEMPERATURE = Transform(
 TIPSV2_NAMES = names(
     """
     vision.patch                            {vision}patch_embed.proj                                 patch
-    vision.class_token                      {vision}cls_token                                        axes2
-    vision.positions                        {vision}pos_embed                                        axes1
-    vision.registers                        {vision}register_tokens                                  axes1
+    vision.class_token                      {vision}cls_token                                        leading_axes
+    vision.positions                        {vision}pos_embed                                        leading_axis
+    vision.registers                        {vision}register_tokens                                  leading_axis
     vision.norm                             {vision}norm                                             norm
     vision.blocks.block.norm1               {vision}blocks.{layer}.norm1                             norm
     vision.blocks.block.attention.qkv       {vision}blocks.{layer}.attn.qkv                          linear

@@ -16,8 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP_TEXT, SIGLIP_VISION
-from rococo_jax.checkpoints.formats.base import Format
-from rococo_jax.checkpoints.hub import choose_tokenizer
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer
 from rococo_jax.checkpoints.image_sizes import BIG_VISION_SIZES, image_size_of
 from rococo_jax.checkpoints.names import name_table, names, read_parameters
 from rococo_jax.checkpoints.parameters import Checkpoint, ConversionOptions, parameter_shapes
@@ -38,15 +37,15 @@ _ATTENTION = "MultiHeadDotProductAttention_0"
 BIG_VISION_NAMES = names(
     """
     vision.patch                        img/embedding                                               flax
-    vision.positions                    img/pos_embedding                                           axes1
-    vision.pooling.probe                img/MAPHead_0/probe                                         axes2
+    vision.positions                    img/pos_embedding                                           leading_axis
+    vision.pooling.probe                img/MAPHead_0/probe                                         leading_axes
     vision.pooling.qkv                  img/MAPHead_0/{attention}/{query,key,value}                 flax
     vision.pooling.out                  img/MAPHead_0/{attention}/out                               flax
     vision.pooling.norm                 img/MAPHead_0/LayerNorm_0                                   flax_norm
     vision.pooling.mlp.up               img/MAPHead_0/MlpBlock_0/Dense_0                            flax
     vision.pooling.mlp.down             img/MAPHead_0/MlpBlock_0/Dense_1                            flax
     text.words                          txt/Embed_0/embedding
-    text.positions                      txt/pos_embedding                                           axes1
+    text.positions                      txt/pos_embedding                                           leading_axis
     text_head                           txt/head                                                    flax
     {tower}.norm                        {prefix}encoder_norm                                        flax_norm
     {tower}.blocks.block.norm1          {prefix}encoderblock_{layer}/LayerNorm_0                    flax_norm
@@ -55,8 +54,8 @@ BIG_VISION_NAMES = names(
     {tower}.blocks.block.norm2          {prefix}encoderblock_{layer}/LayerNorm_1                    flax_norm
     {tower}.blocks.block.mlp.up         {prefix}encoderblock_{layer}/MlpBlock_0/Dense_0             flax
     {tower}.blocks.block.mlp.down       {prefix}encoderblock_{layer}/MlpBlock_0/Dense_1             flax
-    logit_scale                         t                                                           axes1
-    logit_bias                          b                                                           axes1
+    logit_scale                         t                                                           leading_axis
+    logit_bias                          b                                                           leading_axis
     """.replace("{attention}", _ATTENTION)
 )
 

@@ -23,8 +23,7 @@ from rococo_jax.checkpoints.families import (
     naming_other_tasks,
 )
 from rococo_jax.checkpoints.families.base import Family
-from rococo_jax.checkpoints.formats.base import Format
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer, has_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER, ADAPTER_FILES, base_folder, with_adapter
 from rococo_jax.checkpoints.names import write_tensors
 from rococo_jax.checkpoints.parameters import (
@@ -40,7 +39,7 @@ from rococo_jax.checkpoints.sentence_folder import MODULES, SENTENCE_FILES, chec
 from rococo_jax.checkpoints.tensors import write_safetensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
+from rococo_jax.data.tokenizer_files import TOKENIZER_FILES, for_open_clip, for_transformers
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError
@@ -75,7 +74,7 @@ def read_huggingface(source: str | Path, options: ConversionOptions) -> Checkpoi
     merged (`lora`). The tokenizer is None if the folder has no file for it. Without a file for the image processor the
     preprocessing is the family's default, and provenance says so.
     """
-    root = find_folder(source, (*_FILES, *ADAPTER_FILES))
+    root = _adapter_folder(find_folder(source, (*_FILES, *ADAPTER_FILES)))
     folder = _model_folder(source, root)
     base = base_folder(folder, _FILES, (*SAFETENSORS, *PICKLES))
     path = base / "config.json"
@@ -125,6 +124,20 @@ def read_huggingface(source: str | Path, options: ConversionOptions) -> Checkpoi
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
+def _adapter_folder(folder: Path) -> Path:
+    """Return the only subfolder with an adapter, where PEFT writes one that has a name; `folder` if it has a model.
+
+    Raises InputError if there are several.
+    """
+    if any((folder / name).is_file() for name in ("config.json", ADAPTER, MODULES)):
+        return folder
+    folders = sorted(path.parent for path in folder.glob(f"*/{ADAPTER}"))
+    if len(folders) > 1:
+        names = ", ".join(each.name for each in folders)
+        raise InputError(folder, "adapters", names, f"the folder of one adapter, such as {folders[0]}")
+    return folders[0] if folders else folder
+
+
 def _model_folder(source: str | Path, root: Path) -> Path:
     """Return the folder of the model itself: a subfolder in old sentence-transformers folders, else `root`."""
     inner = find_model_path(root)
@@ -152,7 +165,7 @@ def _sources_of_towers(
 
 def is_huggingface_folder(folder: Path, has_weights: bool) -> bool:
     """Return whether a folder is read as a Hugging Face model, also where it is one of open_clip as well."""
-    is_described = any((folder / name).is_file() for name in ("config.json", ADAPTER))
+    is_described = any((_adapter_folder(folder) / name).is_file() for name in ("config.json", ADAPTER))
     if not is_described and find_model_path(folder) is None:
         return False
     if not (folder / _OPEN_CLIP_CONFIG).is_file():

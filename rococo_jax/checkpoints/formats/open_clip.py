@@ -10,7 +10,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.families.clip import CLIP
 from rococo_jax.checkpoints.formats.activation import activation_of_open_clip
-from rococo_jax.checkpoints.formats.base import Format
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer
 from rococo_jax.checkpoints.formats.huggingface import as_library, check_round_trip
 from rococo_jax.checkpoints.formats.open_clip_config import (
     EXPRESSIBLE,
@@ -22,7 +22,6 @@ from rococo_jax.checkpoints.formats.open_clip_config import (
 from rococo_jax.checkpoints.formats.openai import TOKENIZER
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.names import NameTable, read_parameters, write_tensors
 from rococo_jax.checkpoints.parameters import (
@@ -36,10 +35,10 @@ from rococo_jax.checkpoints.tensors import Tensors, write_safetensors
 from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.image_processors import CLIP_MEAN, CLIP_STD
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
+from rococo_jax.data.tokenizer_files import TOKENIZER_FILES, read_open_clip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import write_training_images
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.hub_files import commit_of, find_folder
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
@@ -157,20 +156,9 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
         return None
     folder = path.parent / str(name)
     if not (folder / "config.json").is_file():
-        folder = Path(str(name))
-    if not (folder / "config.json").is_file():
-        from huggingface_hub import hf_hub_download
-
-        try:
-            folder = Path(hf_hub_download(str(name), "config.json")).parent
-        except Exception as error:  # no network, no such name, no right to read it
-            problem = f"{name}, whose config.json cannot be read ({first_line(error)})"
-            expected = "a name on the hub that can be reached, or a folder"
-            raise InputError(path, "text_cfg.hf_model_name", problem, expected) from None
-    config = read_json_object(folder / "config.json", "the configuration of a text tower")
-    if (kind := config.get("model_type")) not in TEXT_FAMILIES:
-        raise InputError(folder / "config.json", "model_type", repr(kind), f"one of {', '.join(TEXT_FAMILIES)}")
-    return config
+        field, expected = "text_cfg.hf_model_name", "a name on the hub that can be reached, or a folder"
+        folder = find_folder(str(name), ["config.json"], f"{field} of {path}", expected, ["config.json"])
+    return read_json_object(folder / "config.json", "the configuration of a text tower")
 
 
 def preprocessing_of_open_clip(preprocess_cfg: Mapping[str, Any], path: Path, spec: ModelSpec) -> Preprocessing:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.checkpoints.families.bert import BERT, NLLB, ROBERTA, Bert
+from rococo_jax.checkpoints.families.bert import BERT, ROBERTA, Bert
 from rococo_jax.checkpoints.fields import Section, fields
 from rococo_jax.checkpoints.formats.huggingface import check_spec_round_trip
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
@@ -46,7 +46,7 @@ _MUST_BE_OFF = {
 _MODEL = {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None, "quick_gelu": None, "init_logit_bias": None}
 _MODEL |= dict.fromkeys(("force_quick_gelu", "pretrained_cfg", "preprocess_cfg"))
 _MODEL |= dict.fromkeys(("init_logit_scale", "nonscalar_logit_scale", "custom_text", "multimodal_cfg", "output_dict"))
-TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA, NLLB) for kind in family.model_types}
+TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA) for kind in family.model_types}
 EXPRESSIBLE = "only what open_clip's own towers can express"  # of exports
 _VIT_FIELDS = fields("""
     image_size  image_size  side
@@ -189,7 +189,10 @@ def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> t
 
 
 def _hf_text(section: Section, hf_section: Section, dim: int) -> tuple[TextSpec, HeadSpec]:
-    family = TEXT_FAMILIES[hf_section.values["model_type"]]
+    if (kind := hf_section.values.get("model_type")) not in TEXT_FAMILIES:
+        expected = f"one of {', '.join(TEXT_FAMILIES)}; open_clip:ARCHITECTURE/TAG runs open_clip itself"
+        raise InputError(section.source, f"model_type of {hf_section.name}", repr(kind), expected)
+    family = TEXT_FAMILIES[kind]
     poolings = family.open_clip_poolings
     if section.values["hf_pooler_type"] not in poolings:
         raise section.refuse("hf_pooler_type", " or ".join(poolings))

@@ -9,14 +9,14 @@ crop. The archive does not have the BPE vocabulary, which is that of the hub's `
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
+from rococo_jax.checkpoints.families.clip import CLIP
 from rococo_jax.checkpoints.formats.activation import activation_of_openai
-from rococo_jax.checkpoints.formats.base import Format
+from rococo_jax.checkpoints.formats.base import Format, choose_tokenizer
+from rococo_jax.checkpoints.formats.open_clip_config import spec_from_open_clip
 from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
-from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.image_sizes import OPEN_CLIP_SIZES, image_size_of
 from rococo_jax.checkpoints.names import read_parameters
 from rococo_jax.checkpoints.parameters import (
@@ -29,7 +29,7 @@ from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.models import HeadSpec, ModelSpec, ResNetSpec, TextSpec, VisionSpec
+from rococo_jax.models import ModelSpec, ResNetSpec
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import hash_file
 
@@ -169,6 +169,8 @@ def spec_from_tensors(
 ) -> tuple[ModelSpec, str]:
     """Return the spec that the shapes imply, and how the image size is known.
 
+    The shapes become a `model_cfg` of open_clip, whose defaults are OpenAI's models.
+
     Args:
         heads: gives the heads of a tower (vision or text) by width and layers.
         requested_size: the image size that the caller chose.
@@ -177,28 +179,35 @@ def spec_from_tensors(
     """
     shapes = {name: tensors.shape(name) for name in tensors.names}
     is_resnet = "visual.layer1.0.conv1.weight" in shapes
-    width, layers = shapes["ln_final.weight"][0], tensors.count(r"transformer\.resblocks\.(\d+)\.")
-    text = TextSpec(
-        vocabulary_size=shapes["token_embedding.weight"][0],
-        context_length=shapes["positional_embedding"][0],
-        width=width,
-        layers=layers,
-        heads=heads("text", width, layers),
-        mlp_width=shapes["transformer.resblocks.0.mlp.c_fc.weight"][0],
-        activation=activation,
-        norm_eps=1e-5,
-        attention="causal",
-        norm_after_blocks=False,
-        pooling="highest_id",
-    )
-    head = HeadSpec("linear", shapes["text_projection"][-1])
-    name = "visual.attnpool.positional_embedding" if is_resnet else "visual.positional_embedding"
     patch = _RESNET_STRIDE if is_resnet else shapes["visual.conv1.weight"][-1]
-    size, size_from = _image_size(tensors, name, patch, requested_size)
+    positions = "visual.attnpool.positional_embedding" if is_resnet else "visual.positional_embedding"
+    size, size_from = _image_size(tensors, positions, patch, requested_size)
+    width, layers = shapes["ln_final.weight"][0], tensors.count(r"transformer\.resblocks\.(\d+)\.")
+    text = {
+        "vocab_size": shapes["token_embedding.weight"][0],
+        "context_length": shapes["positional_embedding"][0],
+        "width": width,
+        "layers": layers,
+        "heads": heads("text", width, layers),
+        "mlp_ratio": _mlp_ratio(shapes, "", width),
+    }
     if is_resnet:
-        image_head = HeadSpec("linear", head.dim, bias=True)
-        return ModelSpec(_resnet(tensors, shapes, size), text, image_head, head), size_from
-    return ModelSpec(_vit(tensors, shapes, activation, heads, size), text, head, head), size_from
+        width = shapes["visual.layer1.0.conv1.weight"][0]
+        stages = [tensors.count(rf"visual\.layer{stage}\.(\d+)\.") for stage in (1, 2, 3, 4)]
+        head_width = 32 * width // _heads_of_64(tensors.path, 32 * width)
+        vision = {"width": width, "layers": stages, "head_width": head_width}
+    else:
+        width, layers = shapes["visual.conv1.weight"][0], tensors.count(r"visual\.transformer\.resblocks\.(\d+)\.")
+        head_width = width // heads("vision", width, layers)
+        vision = {"width": width, "layers": layers, "head_width": head_width, "patch_size": patch}
+        vision["mlp_ratio"] = _mlp_ratio(shapes, "visual.", width)
+    config = {"embed_dim": shapes["text_projection"][-1], "vision_cfg": {**vision, "image_size": size}}
+    return spec_from_open_clip({**config, "text_cfg": text}, tensors.path, tensors, lambda: activation, None), size_from
+
+
+def _mlp_ratio(shapes: Mapping[str, tuple[int, ...]], prefix: str, width: int) -> float:
+    """Return a ratio of which the width of the MLP is the rounded-down product with the width of the tower."""
+    return (shapes[f"{prefix}transformer.resblocks.0.mlp.c_fc.weight"][0] + 0.5) / width
 
 
 def _image_size(tensors: Tensors, name: str, patch: int, requested: int | None) -> tuple[int, str]:
@@ -225,39 +234,6 @@ _TEXT_TENSORS = (
 )
 _RESNET_TENSORS = ("visual.attnpool.positional_embedding",)
 _VIT_TENSORS = ("visual.conv1.weight", "visual.positional_embedding", "visual.transformer.resblocks.0.mlp.c_fc.weight")
-
-
-def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]], image_size: int) -> ResNetSpec:
-    width = shapes["visual.layer1.0.conv1.weight"][0]
-    counts = tuple(tensors.count(rf"visual\.layer{stage}\.(\d+)\.") for stage in (1, 2, 3, 4))
-    return ResNetSpec(
-        image_size=image_size,
-        width=width,
-        stage_layers=counts,
-        heads=_heads_of_64(tensors.path, 32 * width),
-    )
-
-
-def _vit(
-    tensors: Tensors,
-    shapes: dict[str, tuple[int, ...]],
-    activation: Activation,
-    heads: Callable[[str, int, int], int],
-    image_size: int,
-) -> VisionSpec:
-    width, _, _, patch = shapes["visual.conv1.weight"]
-    layers = tensors.count(r"visual\.transformer\.resblocks\.(\d+)\.")
-    return VisionSpec(
-        image_size=image_size,
-        patch_size=patch,
-        width=width,
-        layers=layers,
-        heads=heads("vision", width, layers),
-        mlp_width=shapes["visual.transformer.resblocks.0.mlp.c_fc.weight"][0],
-        activation=activation,
-        norm_eps=1e-5,
-        **CLIP_VISION,
-    )
 
 
 def _heads_of_64(source: object, width: int) -> int:

@@ -54,7 +54,7 @@ def convnext_rows(spec: ConvNextSpec) -> list[Row]:
         ours, theirs = f"vision.stage{number + 1}", f"{TRUNK}stages.{number}"
         if number:
             rows += module_rows(f"{ours}.norm", f"{theirs}.downsample.0", "norm")
-            rows += module_rows(f"{ours}.down", f"{theirs}.downsample.1", "halve")
+            rows += module_rows(f"{ours}.down", f"{theirs}.downsample.1", "patch_2x2")
         block, their_block = f"{ours}.blocks.block", f"{theirs}.blocks.{{layer}}"
         rows += module_rows(block, f"{their_block}.conv_dw", "convolution")
         rows += module_rows(f"{block}.norm", f"{their_block}.norm", "norm")

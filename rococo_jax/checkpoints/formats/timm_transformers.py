@@ -10,7 +10,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.fields import Section
 from rococo_jax.checkpoints.layouts import (
-    HALVE,
+    PATCH_2X2,
     QUERY_AND_KEY_VALUE_BIAS,
     QUERY_AND_KEY_VALUE_KERNEL,
     constant,
@@ -27,12 +27,12 @@ _HEADS = {
 }  # fmt: skip
 _ENDS = names(
     """
-    vision.class_token         {vision}cls_token                axes2
-    vision.positions           {vision}pos_embed                axes1
+    vision.class_token         {vision}cls_token                leading_axes
+    vision.positions           {vision}pos_embed                leading_axis
     vision.norm_before         {vision}norm_pre                 norm
     vision.norm                {vision}norm                     norm
     vision.patch               {vision}patch_embed.proj         patch
-    vision.pooling.probe       {vision}attn_pool.latent         axes2
+    vision.pooling.probe       {vision}attn_pool.latent         leading_axes
     vision.pooling.qkv.kernel  {vision}attn_pool.{q,kv}.weight  query_and_key_value_kernel
     vision.pooling.qkv.bias    {vision}attn_pool.{q,kv}.bias    query_and_key_value_bias
     vision.pooling.out         {vision}attn_pool.proj           linear
@@ -54,14 +54,14 @@ VIT_NAMES = _ENDS + names("""
 # MobileCLIP-B: convolutions before the patches.
 MOBILE_NAMES = VIT_NAMES + names(
     """
-    vision.patch             {vision}patch_embed.backbone.2.conv         halve
+    vision.patch             {vision}patch_embed.backbone.2.conv         patch_2x2
     vision.stem.map1.kernel  {vision}patch_embed.backbone.0.conv.weight  kernel_4x4
     vision.stem.norm1        {vision}patch_embed.backbone.0.bn           batch_norm
     vision.stem.map2.kernel  {vision}patch_embed.backbone.1.conv.weight  kernel_2x2
     vision.stem.norm2        {vision}patch_embed.backbone.1.bn           batch_norm
     """,
     kernel_4x4=patch(4),
-    kernel_2x2=HALVE,
+    kernel_2x2=PATCH_2X2,
 )
 _EVA_BLOCKS = names("""
     vision.blocks.block.norm1                 {vision}blocks.{layer}.norm1            norm
@@ -261,7 +261,7 @@ def vitamin_rows(spec: VisionSpec, has_positions: bool = True) -> list[Row]:
     ours, theirs, stem = "vision.stem", f"{TRUNK}patch_embed.backbone", spec.mbconv
     rows = VITAMIN_NAMES.rows(vision=TRUNK)
     if has_positions:
-        rows += module_rows("vision.positions", f"{TRUNK}pos_embed", "axes1")
+        rows += module_rows("vision.positions", f"{TRUNK}pos_embed", "leading_axis")
     else:
         rows += module_rows("vision.positions", "", constant(np.zeros((spec.grid**2, spec.width), np.float32)))
     stage_inputs = (stem.stem_width, stem.widths[0])

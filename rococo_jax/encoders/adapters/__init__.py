@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.encoders.foreign_model import run_user_code
+from rococo_jax.encoders.foreign import run_user_code
 from rococo_jax.errors import InputError, missing_library
 
 # Prefix -> file, function, and library, which must be installed. The extra is the library's name with dashes.

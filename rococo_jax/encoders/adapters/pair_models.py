@@ -9,11 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, with_prompt_support
-from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.errors import InputError
 
 # Architectures of transformers with a matching head: additional arguments of the call, the field of the output with the
@@ -36,60 +34,29 @@ _IS_MARKUP = re.compile(r"[<>\[\]|]")
 QUESTION, ANSWER = 'Does this figure show "{}"? Please answer yes or no.', "Yes"
 
 
-class TorchPairScorer(TorchModule):
-    """A torch module that scores pairs in batches.
-
-    Its method `score_pairs` raises InputError if the score of a pair depends on its batch. This is tested with the
-    shortest and the longest text of the first batch with texts of several lengths.
+def torch_pair_scorer(
+    module: Any,
+    options: TorchOptions,
+    settings: Mapping[str, Any],
+    score: Callable[[list, list[str]], Any],
+    in_logs: bool = False,
+) -> TorchModule:
+    """Return a module that scores pairs; it is an error if the score of a pair depends on its batch.
 
     Args:
         module, options, settings: see `TorchModule`.
         score: function of a list of images and a list of texts that returns the score of each pair.
-        in_logs: whether scores are probabilities, which are compared by their logarithms.
+        in_logs: whether scores are probabilities.
     """
-
-    def __init__(
-        self,
-        module: Any,
-        options: TorchOptions,
-        settings: Mapping[str, Any],
-        score: Callable[[list, list[str]], Any],
-        in_logs: bool = False,
-    ):
-        super().__init__(module, options, settings, score_pairs=self._score_batch)
-        self._score, self._in_logs, self._is_compared = score, in_logs, False
-        self._tolerance = max(_TOLERANCE, _TOLERANCE_UNITS * _precision(options.torch_dtype))
-
-    def _score_batch(self, images: list, texts: list[str]) -> np.ndarray:
-        scores, lengths = as_numpy(self._score(images, texts)), [len(text) for text in texts]
-        if not self._is_compared and len(set(lengths)) > 1:
-            for row in (int(np.argmin(lengths)), int(np.argmax(lengths))):
-                alone = as_numpy(self._score([images[row]], [texts[row]]))
-                self._check_equal(texts, row, float(scores[row]), float(alone[0]))
-            self._is_compared = True
-        return scores
-
-    def _check_equal(self, texts: list[str], row: int, in_batch: float, alone: float) -> None:
-        """Raise InputError if the two scores of a pair differ by more than rounding."""
-        pair, scale = np.array([in_batch, alone]), 1.0
-        if self._in_logs:
-            pair = np.log(np.maximum(pair, np.finfo(np.float32).tiny))
-        else:
-            scale = max(scale, float(np.abs(pair).max()))
-        if np.abs(pair[0] - pair[1]) > self._tolerance * scale:
-            problem = f"{in_batch:.6g} for {texts[row]!r} in a batch of {len(texts)}, {alone:.6g} alone"
-            expected = "one score (the model argument batch_size=1 scores pairs one by one)"
-            raise InputError(self.name, "score_pairs", problem, expected)
-
-
-def _precision(dtype: Any) -> float:
-    """Return the relative precision of a torch dtype."""
     import torch
 
-    return torch.finfo(dtype).eps
+    scorer = TorchModule(module, options, settings, score_pairs=score)
+    scorer.in_logs = in_logs
+    scorer.score_tolerance = max(_TOLERANCE, _TOLERANCE_UNITS * torch.finfo(options.torch_dtype).eps)
+    return scorer
 
 
-def load_matching_head(model: str, architecture: str, processor: str | None, options: TorchOptions) -> TorchPairScorer:
+def load_matching_head(model: str, architecture: str, processor: str | None, options: TorchOptions) -> TorchModule:
     """Load a model of `transformers` with a matching head; its logit of a match is the score."""
     import transformers
 
@@ -104,10 +71,10 @@ def load_matching_head(model: str, architecture: str, processor: str | None, opt
         return logits[:, column]
 
     settings = {"head": architecture, "processor": processor_object}
-    return TorchPairScorer(module, options, settings, score)
+    return torch_pair_scorer(module, options, settings, score)
 
 
-def load_cross_encoder(model: str, query: str = "text", **options: Any) -> TorchPairScorer:
+def load_cross_encoder(model: str, query: str = "text", **options: Any) -> TorchModule:
     """Load a `CrossEncoder` of sentence-transformers that reads images; the `query` of a pair is its text or its image.
 
     The score is the output of `predict`, but log-odds where `predict` applies a sigmoid. In float32 a sigmoid is 1 for
@@ -127,18 +94,18 @@ def load_cross_encoder(model: str, query: str = "text", **options: Any) -> Torch
     activation = torch.nn.Identity() if saturates else module.activation_fn
     settings = {"query": query, "activation": activation, "prompts": module.prompts}
 
-    def load(prompt: Mapping[str, str]) -> TorchPairScorer:
+    def load(prompt: Mapping[str, str]) -> TorchModule:
         def score(images: list, texts: list[str]) -> Any:
             pairs = zip(texts, images, strict=True) if query == "text" else zip(images, texts, strict=True)
             call = {"batch_size": len(texts), "activation_fn": activation, "show_progress_bar": False}
             return module.predict(list(pairs), **call, **prompt)
 
-        return TorchPairScorer(module, options, settings | {"prompt": dict(prompt)}, score)
+        return torch_pair_scorer(module, options, settings | {"prompt": dict(prompt)}, score)
 
     return with_prompt_support(load, module.prompts)
 
 
-def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **options: Any) -> TorchPairScorer:
+def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **options: Any) -> TorchModule:
     """Load a generating model of `transformers`; the score is the probability that its next token is `answer`.
 
     Raises InputError if `question` has no {} for the text, `answer` is not a single token, or neither the model's chat
@@ -180,7 +147,7 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
 
     control_tokens = _control_tokens(processor)
     settings = {"processor": processor, "question": question, "answer": answer}
-    pairs = TorchPairScorer(module, options, settings, score, in_logs=True)
+    pairs = torch_pair_scorer(module, options, settings, score, in_logs=True)
     pairs.check_texts = check_texts
     return pairs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rococo_jax.data.pictures import as_8bit
 from rococo_jax.data.tokenizers import TokenRows
-from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, TorchPairScorer, load_matching_head
+from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, load_matching_head
 from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, with_prompt_support
 from rococo_jax.errors import InputError
 
@@ -59,7 +59,7 @@ def load_open_clip(
     return encoder
 
 
-def load_transformers(model: str, processor: str | None = None, **options: Any) -> TorchModule | TorchPairScorer:
+def load_transformers(model: str, processor: str | None = None, **options: Any) -> TorchModule:
     """Load a hub name or folder with `transformers`; `processor` is the source of its processor if it differs.
 
     Raises InputError if the model has neither a matching head nor both `get_image_features` and `get_text_features`.

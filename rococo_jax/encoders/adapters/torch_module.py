@@ -9,7 +9,7 @@ import numpy as np
 
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.encoders.adapters.contents import CurrentWeights, contents_and_modules, contents_of, library_versions
-from rococo_jax.encoders.foreign_model import as_numpy
+from rococo_jax.encoders.foreign import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 

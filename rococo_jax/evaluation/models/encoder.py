@@ -9,12 +9,12 @@ from typing import Any
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
+from rococo_jax.checkpoints.shipped_models import demo_folder
 from rococo_jax.data.images import source_files
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import (
     Loading,
@@ -32,7 +32,7 @@ from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 class EncoderModel(Model):
     """Model with one encoder, of this project or of any other."""
 
-    def __init__(self, encoder: LoadedModel):
+    def __init__(self, encoder: Embeds):
         self.encoder, self.training_images, self.notes = encoder, encoder.training_images, []
 
     @property
@@ -90,7 +90,7 @@ class EncoderModel(Model):
 
 def open_encoder(source: Any, loading: Loading) -> EncoderModel:
     """Open a source with embeddings."""
-    model, size = EncoderModel(loading.loaded), loading.options.image_size
+    model, size = EncoderModel(loading.loaded.require_embedder()), loading.options.image_size
     vision = None if size is None else loading.loaded.spec.vision
     if vision is not None and (border := vision.border_pixels):
         problem = f"{border} of {size} pixels at the right and at the bottom fill no patch and are cut"

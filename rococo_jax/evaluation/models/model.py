@@ -26,7 +26,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_image_sets, embed_texts
 from rococo_jax.encoders.loading import LoadOptions, load_encoder
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds, LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
@@ -47,7 +47,7 @@ class Model(Protocol):
     name: str
     notes: Sequence[str] = ()
     training_images: TrainingImages | None = None
-    encoder: LoadedModel | None = None
+    encoder: Embeds | None = None
     versions: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -109,15 +109,15 @@ class Loading:
         return self._load(self.source, options=self.options)
 
     @functools.cached_property
-    def candidates(self) -> LoadedModel | None:
+    def candidates(self) -> Embeds | None:
         """The other model, whose embeddings choose the candidates to score; None if none is named."""
-        return None if self.options.candidates is None else self._load(self.options.candidates)
+        return None if self.options.candidates is None else self._load(self.options.candidates).require_embedder()
 
     @property
     def by_pairs(self) -> bool:
         """Whether the model is scored pair by pair: as the options request, or because it has no embeddings."""
         by = self.options.by or ("pairs" if self.options.candidates else "vectors")
-        return by == "pairs" or not self.loaded.embeds
+        return by == "pairs" or self.loaded.embedder is None
 
     def _load(self, source: Any, **options: Any) -> LoadedModel:
         return load_encoder(source, mesh=self.mesh, compute=self.compute, **options)
@@ -132,9 +132,7 @@ def without_truncated_twins(token_rows: Callable[[Sequence[str]], TokenRows | No
     return dataclasses.replace(benchmark, tasks=tasks, excluded=(*benchmark.excluded, *excluded))
 
 
-def embed_benchmark(
-    encoder: LoadedModel, of_texts: LoadedModel, benchmark: Benchmark, cache: EmbeddingCache
-) -> Embeddings:
+def embed_benchmark(encoder: Embeds, of_texts: Embeds, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:
     """Return embeddings of every row of every table, of the texts by the second encoder, which is usually the same.
 
     Raises InputError: the encoder lacks a tower, an image cannot be read, or the embeddings of images and texts have

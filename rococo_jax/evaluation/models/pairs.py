@@ -8,7 +8,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds, ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import (
     Loading,
@@ -34,7 +34,7 @@ class PairModel(Model):
         needs_count: whether candidates were requested, so that `Settings.rerank` is required.
     """
 
-    def __init__(self, scorer: LoadedModel, candidates: LoadedModel | None = None, needs_count: bool = False):
+    def __init__(self, scorer: ScoresPairs, candidates: Embeds | None = None, needs_count: bool = False):
         self.scorer, self.candidates, self.needs_count, self.name = scorer, candidates, needs_count, scorer.name
         self.training_images = scorer.training_images
         self.notes = []
@@ -129,5 +129,4 @@ def open_pairs(source: Any, loading: Loading) -> PairModel | None:
         raise no_pairs(loaded.name)
     for role, prompt in loading.options.prompts.items():
         scorer = scorer.with_prompt(prompt, role)
-    own_encoder = loaded if loaded.embeds else None
-    return PairModel(scorer, candidates or own_encoder, candidates is not None)
+    return PairModel(scorer, candidates or loaded.embedder, candidates is not None)

@@ -11,7 +11,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.protocol import Embeds
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.models.model import Loading, embed_benchmark, identity_of, score_tasks
@@ -20,7 +20,7 @@ from rococo_jax.evaluation.models.model import Loading, embed_benchmark, identit
 class PromptedModel(EncoderModel):
     """Embeddings with prompts by role; a role without a prompt is encoded with the model's default."""
 
-    def __init__(self, encoder: LoadedModel, prompts: dict[str, str]):
+    def __init__(self, encoder: Embeds, prompts: dict[str, str]):
         by_role = {role: encoder.with_prompt(prompt, role) for role, prompt in prompts.items()}
         super().__init__(by_role.get("query", encoder))
         self.document, self.prompts = by_role.get("document", encoder), prompts
@@ -52,4 +52,4 @@ class PromptedModel(EncoderModel):
 def open_prompted(source: Any, loading: Loading) -> PromptedModel | None:
     """Open a model with embeddings and prompts. Raises InputError: it takes no prompts."""
     prompts = loading.options.prompts
-    return PromptedModel(loading.loaded, prompts) if prompts else None
+    return PromptedModel(loading.loaded.require_embedder(), prompts) if prompts else None

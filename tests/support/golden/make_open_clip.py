@@ -94,16 +94,10 @@ CASES = {
     "mobile_large": _timm("vit_large_patch14_clip_224", 42, no_causal_mask=True),
     "vitamin": _timm("vitamin_small_224", 64, pool="", proj="linear"),
     "vitamin_xlarge": _timm("vitamin_xlarge_256", 64, pool="", proj="linear"),
-    "nllb": _clip(VIT, _hf("nllb", "cls_pooler")),
 }  # fmt: skip
 TEXT_CONFIGS = {
     "bert": {**BERT, "model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0},
     "roberta": {**BERT, "model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
-    "nllb": {
-        "model_type": "m2m_100", "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4,
-        "encoder_ffn_dim": 40, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 8,
-        "max_position_embeddings": 16, "pad_token_id": 1, "is_encoder_decoder": True,
-    },
 }  # fmt: skip
 # How the timm towers are made small enough; their names stay those of timm's registry.
 TIMM = {"embed_dim": 48, "depth": 2, "img_size": 32}

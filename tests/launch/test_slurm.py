@@ -1,4 +1,4 @@
-"""Test clusters and clouds: dry runs contain what a real run needs; a run that was stopped is started again."""
+"""Test `launch/slurm.py`: the batch script contains what a run needs, and a run that was stopped is queued again."""
 
 import json
 import os
@@ -7,10 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import AWKWARD, CONFIG, HASH, LAUNCH, NAME, TRAIN, check_by, dry, launch
+from tests.support.launchers import AWKWARD, CONFIG, HASH, NAME, TRAIN, check_by, config_hash, dry, launch
 from tests.support.paths import CHECKOUT
 
 
@@ -30,27 +31,32 @@ def programs(tmp_path, monkeypatch):
     return put
 
 
+def test_hash_is_of_the_config_and_of_what_the_overrides_come_to():
+    assert config_hash("--config.steps=3", "--config.seed=1") == config_hash("--config.seed=1", "--config.steps=3")
+    assert config_hash("--config.steps=9", "--config.steps=3") == config_hash("--config.steps=3")
+    assert len({config_hash(), config_hash("--config.steps=3"), config_hash("--config.steps=4")}) == 3
+    # Neither key nor value can run into its neighbour.
+    assert config_hash("--config.a=1b=2") != config_hash("--config.a=1", "--config.b=2")
+
+
 def test_a_sweep_is_launched_like_a_run():
-    """All processes get the sweep's own options; its table, not a model, says that it is done."""
+    """All tasks get the sweep's own options; its table, not a model, says that it is done."""
     sweep = ["sweep", "--config", CONFIG, "--over", "batch_size=8,16", "--seeds=0,1", "--config.steps=3"]
-    lines = dry("local", "--port", "4321", train=sweep).splitlines()
-    words = [shlex.split(line)[shlex.split(line).index("sweep") :] for line in lines]
-    name = words[0][words[0].index("--workdir") + 1]
-    expected = ["sweep", "--config", CONFIG, "--workdir", name, "--over", "batch_size=8,16", "--seeds=0,1"]
-    assert words == [[*expected, "--config.steps=3"]] * 2
+    script = dry(train=sweep)
+    (words,) = re.findall(r"-m rococo_jax (sweep .*) \|\| code=", script)
+    words = shlex.split(words)
+    name = Path(words[words.index("--workdir") + 1]).name
+    options = ["--over", "batch_size=8,16", "--seeds=0,1", "--config.steps=3"]
+    assert words == ["sweep", "--config", str(CHECKOUT / CONFIG), "--workdir", str(CHECKOUT / "runs" / name), *options]
     others = [*sweep[:-3], "batch_size=8,32", *sweep[-2:]]
-    assert name.startswith("runs/rococo-scenes-tiny-") and name not in dry("local", train=others)
-    script = dry("slurm", train=sweep)
-    assert " -m rococo_jax sweep --config " in script and f"/{name}/sweep.json" in script and "/model" not in script
-
-
-# SLURM
+    assert name.startswith("rococo-scenes-tiny-") and name not in dry(train=others)
+    assert f"/{name}/sweep.json" in script and "/model" not in script
 
 
 @pytest.mark.parametrize("coordinator", ["first-host", "auto"])
 def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
     own = ["--nodes", "2", "--gpus", "4", "--time", "1:00:00", "--coordinator", coordinator]
-    text = dry("slurm", *own, "--sbatch=--partition=gpu", "--setup", "module load cuda")
+    text = dry(*own, "--sbatch=--partition=gpu", "--setup", "module load cuda")
     (tmp_path / "job.sh").write_text(text)
     check_by("shellcheck", tmp_path / "job.sh")
     options = set(re.findall("^#SBATCH (.*)$", text, re.MULTILINE))
@@ -73,7 +79,7 @@ def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, pro
     calls = programs("srun", f'SLURM_PROCID=5 "${{@:2}}"\n{finish}')
     programs("scontrol", 'if [[ "$1" == show ]]; then printf "node7\\nnode8\\n"; fi')
     train = [*TRAIN, "--workdir", str(workdir)]
-    text = dry("slurm", "--nodes", "2", "--gpus", "4", "--python", str(python), train=train)
+    text = dry("--nodes", "2", "--gpus", "4", "--python", str(python), train=train)
     job = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_ID": "41234"}
     done = subprocess.run(["bash"], input=text, text=True, env={**os.environ, **job}, capture_output=True)
     assert done.returncode == code, done.stderr
@@ -89,52 +95,26 @@ def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, pro
 def test_slurm_submits_once(programs, tmp_path):
     programs("squeue", "if [[ -e queue ]]; then cat queue; fi")
     calls = programs("sbatch", 'cat > script; echo "12 RUNNING" > queue; echo "12;cluster"')
-    first, second = launch("slurm"), launch("slurm")
+    first, second = launch(), launch()
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "job 12" in first.stderr and "there already as job 12 RUNNING" in second.stderr
     assert calls.read_text().count("sbatch") == 1
-    assert (tmp_path / "script").read_text() == dry("slurm")
-
-
-# What runs on the hosts
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_run_that_sigterm_ended_well_is_to_be_started_again(shell):
-    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(int(sys.argv[1])))\n"
-    # In short sleeps: a signal that comes between the print and the sleep does not wake it.
-    script += "print('ready', flush=True)\nwhile sys.argv[2]: time.sleep(0.05)\nsys.exit(int(sys.argv[1]))"
-    # 143 is 128 + SIGTERM: how a shell names the end of a command that has no handler.
-    cases, started = ((0, "yes", 75), (143, "yes", 75), (5, "yes", 5), (0, "", 0), (5, "", 5)), []
-    for code, signalled, expected in cases:
-        command = [shell, str(LAUNCH / "until_stopped.sh"), sys.executable, "-c", script, str(code), signalled]
-        started.append((subprocess.Popen(command, stdout=subprocess.PIPE), signalled, expected))
-    # Side by side, as the script may look for the end of its child once a second.
-    for running, signalled, _ in started:
-        assert running.stdout.readline() == b"ready\n"
-        if signalled:
-            running.terminate()
-    for running, _, expected in started:
-        running.communicate(timeout=60)
-        assert running.returncode == expected
-
-
-# Bad input
+    assert (tmp_path / "script").read_text() == dry()
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "train", "said"),
+    ("own", "train", "said"),
     [
-        ("slurm", [], [], "command after --: found nothing; wanted -- train"),
-        ("slurm", [], ["evaluate"], "found 'evaluate'"),
-        ("local", [], ["train", "--config", "configs/none.py"], "configs/none.py: config: found nothing there"),
-        ("slurm", [], ["train", "--config", CONFIG, "steps"], "override: found 'steps'; wanted --config.key=value"),
-        ("slurm", [], ["sweep", "--config", CONFIG, "--collect"], "sweep: found --collect; wanted a sweep that trains"),
-        ("slurm", ["--time", "soon"], TRAIN, "--time: found 'soon'"),
+        ([], [], "command after --: found nothing; wanted -- train"),
+        ([], ["evaluate"], "found 'evaluate'"),
+        ([], ["train", "--config", "configs/none.py"], "configs/none.py: config: found nothing there"),
+        ([], ["train", "--config", CONFIG, "steps"], "override: found 'steps'; wanted --config.key=value"),
+        ([], ["sweep", "--config", CONFIG, "--collect"], "sweep: found --collect; wanted a sweep that trains"),
+        (["--time", "soon"], TRAIN, "--time: found 'soon'"),
     ],
 )
-def test_bad_input_is_one_line(name, own, train, said):
-    done = launch(name, *own, "--dry-run", train=train)
+def test_bad_input_is_one_line(own, train, said):
+    done = launch(*own, "--dry-run", train=train)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert said in done.stderr
 
@@ -142,7 +122,7 @@ def test_bad_input_is_one_line(name, own, train, said):
 def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path, monkeypatch):
     programs("squeue", 'echo "error: no such cluster" >&2; exit 1')
     for said in ("found error: no such cluster", "squeue: program: found nothing of that name on the PATH"):
-        done = launch("slurm")
+        done = launch()
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert said in done.stderr
         monkeypatch.setenv("PATH", str(tmp_path / "empty"))
