@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, json_type
 from rococo_jax.data.list_cells import EXPECTED as EXPECTED_CELL
-from rococo_jax.data.list_cells import MalformedList, parse_list
+from rococo_jax.data.list_cells import MalformedList, is_caption, parse_list
 from rococo_jax.data.read_options import Columns, ReadOptions
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
@@ -225,7 +225,11 @@ def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: boo
         if name is None:
             name = _image_name(cell, options.image_folders, f"{roles.image} of {location}", source)
             checked_names[cell] = name
-        captions.append((name, _captions_in_row(row, roles.captions, f"{location} ({name!r})", source)))
+        first_cell = row[roles.captions[0]]
+        if len(roles.captions) == 1 and is_caption(first_cell):
+            captions.append((name, [first_cell]))
+        else:
+            captions.append((name, _captions_in_row(row, roles.captions, f"{location} ({name!r})", source)))
     remarks = check_split_choice(source, options.split, split_counts, must_choose)
     _refuse_unquoted_lists(captions, source)
     return CaptionsFile(source, by_image(captions, source), tuple(columns_read), remarks=remarks)
@@ -308,8 +312,6 @@ def captions_in_cell(value: Any, column: str, location: str, source: object) -> 
             texts_in_cell = parse_list(value)
         except MalformedList as error:
             raise InputError(source, f"{column} of {location}", f"{error}: {value[:40]!r}", EXPECTED_CELL) from None
-        if texts_in_cell is None and value.isascii() and not value.isspace() and value:
-            return [value]  # nearly all captions of tables
         value = value if texts_in_cell is None else texts_in_cell
     if not isinstance(value, str | list):
         raise InputError(source, f"{column} of {location}", json_type(value), "a string or a list of strings")

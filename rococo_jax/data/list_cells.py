@@ -26,8 +26,8 @@ _CALL = r"(?:(?:np|numpy)\.)?(?:array|list|tuple)\("
 _BEGINS_AS_LIST = re.compile(rf"""(?:{_CALL})?[\[{{](?:\s|[\[{{(]|{_CALL})*(?:[bBuUrR]?['"]|(?:np\.)?str_\()""")
 _SHORTENED = re.compile(r"\[[^\[\]]*(?:,\s*|\s)(?:\.\.\.|…)\s*\]")
 _NOTHING = re.compile(r"\[\s*(?:nan|NaN|None|null|<NA>)(?:[,\s]+(?:nan|NaN|None|null|<NA>))*\s*\]")
-# The first characters of all forms; most captions begin with another one.
-_FIRST = tuple("[({0anlt")
+# The beginnings of all forms.
+_BEGINNINGS = ("[", "(", "{", "0 ", "array(", "list(", "tuple(", "np.", "numpy.")
 EXPECTED = "a text, or a list of texts as JSON writes it"
 
 _ABBREVIATED = "a list that was shortened when it was printed (...)"
@@ -35,6 +35,14 @@ _ABBREVIATED = "a list that was shortened when it was printed (...)"
 
 class MalformedList(Exception):
     """A cell that begins like a list but is not one; the message says what it is."""
+
+
+def is_caption(cell: object) -> bool:
+    """Return whether a cell is a caption that needs no further check, as nearly all are."""
+    if not isinstance(cell, str) or not cell.isascii():
+        return False
+    text = cell.strip()
+    return bool(text) and not text.startswith(_BEGINNINGS)
 
 
 def parse_list(cell: str) -> list[str] | None:
@@ -46,7 +54,7 @@ def parse_list(cell: str) -> list[str] | None:
     (['a dog', 'a cat'], None)
     """
     text = cell.strip()
-    if text[:1] not in _FIRST:
+    if not text.startswith(_BEGINNINGS):
         return None
     if text.startswith("["):
         with contextlib.suppress(ValueError, RecursionError):

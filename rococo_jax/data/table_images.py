@@ -151,14 +151,15 @@ def read_tables(source: str, tables: Sequence[tuple[str, Table]], options: ReadO
         image_files = dict(zip(reversed(names), (row.image for row in reversed(selected)), strict=True))
         for row, image_name in zip(selected, names, strict=True):
             row.values[image] = image_name
+            if name not in (image, *texts):
+                del row.values[name]
     row_options = dataclasses.replace(
         options,
         columns=columns_read,
         split="",
         image_folders=() if image in inside else options.image_folders,
     )
-    named = ((f"row {row.number}", {key: row.values[key] for key in (image, *texts)}) for row in selected)
-    file = collect_rows(source, named, row_options)
+    file = collect_rows(source, ((f"row {row.number}", row.values) for row in selected), row_options)
     remark += f", {failed:,} failed downloads left out" if failed else ""
     return dataclasses.replace(file, remarks=f"{remark}{file.remarks}", image_files=image_files)
 

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,6 +14,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import CaptionedImages
 from rococo_jax.data.table_images import TableImage
+from rococo_jax.data.tables import ArrowTable
 from rococo_jax.data.training_images import (
     FILE,
     TrainingImages,
@@ -162,17 +164,12 @@ def test_a_trained_model_keeps_the_images_that_its_start_had_seen(data, names, t
     assert read_training_images(tmp_path / "run" / "model") == images_of(data, names) | before
 
 
-def test_images_inside_a_table_are_known_after_training():
-    class Table:
-        def schema(self):
-            raise NotImplementedError
-
-        read = schema
-
-        def image(self, row, column):
-            return b"bytes of a file"
-
-    source = CaptionedImages([CaptionedImage("a.jpg", ("a dog",))], [TableImage(Table(), 0, "image")])
+def test_images_inside_a_table_are_known_after_training(tmp_path):
+    table = pyarrow.table({"image": [b"bytes of a file"]})
+    with pyarrow.ipc.new_file(tmp_path / "t.arrow", table.schema) as file:
+        file.write_table(table)
+    image = TableImage(ArrowTable(tmp_path / "t.arrow"), 0, "image")
+    source = CaptionedImages([CaptionedImage("a.jpg", ("a dog",))], [image])
     digest = hashlib.sha256(b"bytes of a file").hexdigest()
     assert source_images(source).images.contains(["b.jpg"], [digest]).tolist() == [True]
 

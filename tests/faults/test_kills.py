@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from rococo_jax import locks
+from rococo_jax.data import remember
 from tests.support.faults import World
 from tests.support.kills import Killed, killed_at, watched
 
@@ -35,6 +36,7 @@ def test_a_writer_that_was_killed_gives_the_same_bytes_when_run_again(name, worl
         with pytest.raises(Killed):
             watched(world.root, killed_at(number), lambda: world.run(name, out="made"))
         locks._locks.clear()  # as they are in the next process
+        remember._opened_folders.clear()
         world.run(name, out="made")
         assert _files(world) == expected
         assert not list((world / "made").rglob("*.part"))
