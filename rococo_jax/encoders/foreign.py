@@ -7,7 +7,7 @@ the model itself; see `foreign_model` for the methods that it needs.
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +91,49 @@ def _load_module(source: str, name: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     return run_user_code(source, lambda: importlib.import_module(name))
+
+
+# Largest difference between the results of an item alone and in a batch that gives no warning: in a unit vector, in the
+# logarithm of a probability, or relative to the largest score.
+_TOLERANCE = 1e-4
+
+
+def compare_alone(
+    name: str,
+    method: str,
+    outputs: str,
+    in_batch: np.ndarray,
+    alone: np.ndarray,
+    tolerance: float | None,
+    in_logs: bool = False,
+    items: Sequence[str] = ("the first item in a batch",),
+) -> None:
+    """Compare results of items in a batch with those of each item alone, and warn if they differ.
+
+    Args:
+        name, method: the model and its method, for messages.
+        outputs: what the results are, in the plural.
+        tolerance: difference that is an error; None for a warning above 1e-4.
+        in_logs: whether the results are probabilities, which are compared by their logarithms, so that small ones count
+            as much as large ones.
+        items: description of each item.
+
+    Raises InputError: results differ by more than `tolerance`.
+    """
+    values = np.stack([in_batch, alone]).reshape(2, len(alone), -1)
+    if in_logs:
+        values = np.log(np.maximum(values, np.finfo(np.float32).tiny))
+    scale = 1.0 if in_logs else np.maximum(1.0, np.abs(values).max(axis=(0, 2)))
+    differences = np.abs(values[0] - values[1]).max(axis=1)
+    row = int((differences / scale).argmax())
+    if (differences <= (tolerance or _TOLERANCE) * scale).all():
+        return
+    if tolerance is not None:
+        problem = f"{in_batch[row]:.6g} for {items[row]}, {alone[row]:.6g} alone"
+        expected = "one score (the model argument batch_size=1 scores pairs one by one)"
+        raise InputError(name, method, problem, expected)
+    print(
+        f"rococo: warning: {name}: {method} returned other {outputs} for the same input in two calls (by "
+        f"{differences[row]:.2g}): dropout, sampling, or a result that depends on the batch; results will vary",
+        file=sys.stderr,
+    )

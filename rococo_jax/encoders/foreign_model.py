@@ -28,16 +28,13 @@ from rococo_jax.data.images import MOST_BYTES, batches_by_size, chunks, size_in_
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.device_steps import BatchFeatures, is_out_of_memory
-from rococo_jax.encoders.foreign import as_numpy, run_user_code
+from rococo_jax.encoders.foreign import as_numpy, compare_alone, run_user_code
 from rococo_jax.encoders.late_interaction import max_sim
 from rococo_jax.encoders.programs import separate_images
 from rococo_jax.encoders.protocol import Embeds, OnProgress, PairIndices, ScoresPairs
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 
-# Largest difference between the results of an item alone and in a batch that gives no warning: in a unit vector, in the
-# logarithm of a probability, or relative to the largest score.
-_TOLERANCE = 1e-4
 _IMAGES_AT_ONCE, _TEXTS_AT_ONCE, _PAIRS_AT_ONCE, _TOKEN_MATRICES_AT_ONCE = 64, 256, 32, 32
 # Limit of the cached token embeddings of texts, in numbers: 1 GB.
 _CACHED_NUMBERS = 2**28
@@ -240,7 +237,8 @@ class ForeignModel(Embeds, ScoresPairs):
                 problem = f"embeddings of {width} and of {embeddings.shape[1]} dimensions"
                 raise InputError(self.name, method, problem, "one number of dimensions")
             if self._is_first(method):
-                self._check_alone(method, "embeddings", embeddings[:1], self._embed(method, batch[:1]))
+                alone = self._embed(method, batch[:1])
+                compare_alone(self.name, method, "embeddings", embeddings[:1], alone, self._score_tolerance)
             width = embeddings.shape[1]
             yield np.arange(start, start + len(batch)), embeddings
             start += len(batch)
@@ -312,7 +310,8 @@ class ForeignModel(Embeds, ScoresPairs):
             alone = np.concatenate([self._score([images[row]], [texts[row]]) for row in rows])
             in_logs = getattr(self.model, "in_logs", bool(((scores > 0) & (scores < 1)).all()))
             items = [f"{texts[row]!r} in a batch of {len(texts)}" for row in rows]
-            self._check_alone("score_pairs", "scores", scores[rows], alone, in_logs, items)
+            tolerance = self._score_tolerance
+            compare_alone(self.name, "score_pairs", "scores", scores[rows], alone, tolerance, in_logs, items)
         return scores
 
     def _score(self, images: list, texts: list[str]) -> Float[np.ndarray, " pairs"]:
@@ -369,44 +368,15 @@ class ForeignModel(Embeds, ScoresPairs):
             raise InputError(self.name, method, problem, f"an array {expected}: return the attribute with it")
         return array
 
+    @property
+    def _score_tolerance(self) -> float | None:
+        return getattr(self.model, "score_tolerance", None)
+
     def _is_first(self, method: str, has_several_lengths: bool = False) -> bool:
         """Return whether this is the first call of a method, or its first with texts of several lengths."""
         is_first = (method, has_several_lengths) not in self._compared
         self._compared |= {(method, False), (method, has_several_lengths)}
         return is_first
-
-    def _check_alone(
-        self,
-        method: str,
-        outputs: str,
-        in_batch: np.ndarray,
-        alone: np.ndarray,
-        in_logs: bool = False,
-        items: Sequence[str] = ("the first item in a batch",),
-    ) -> None:
-        """Compare results of items in a batch with those of each item alone, and warn if they differ.
-
-        Raises InputError instead of a warning if the object has a `score_tolerance`. Probabilities are compared by
-        their logarithms, so that small ones count as much as large ones.
-        """
-        values = np.stack([in_batch, alone]).reshape(2, len(alone), -1)
-        if in_logs:
-            values = np.log(np.maximum(values, np.finfo(np.float32).tiny))
-        scale = 1.0 if in_logs else np.maximum(1.0, np.abs(values).max(axis=(0, 2)))
-        differences = np.abs(values[0] - values[1]).max(axis=1)
-        row = int((differences / scale).argmax())
-        tolerance = getattr(self.model, "score_tolerance", None)
-        if (differences <= (tolerance or _TOLERANCE) * scale).all():
-            return
-        if tolerance is not None:
-            problem = f"{in_batch[row]:.6g} for {items[row]}, {alone[row]:.6g} alone"
-            expected = "one score (the model argument batch_size=1 scores pairs one by one)"
-            raise InputError(self.name, method, problem, expected)
-        print(
-            f"rococo: warning: {self.name}: {method} returned other {outputs} for the same input in two calls (by "
-            f"{differences[row]:.2g}): dropout, sampling, or a result that depends on the batch; results will vary",
-            file=sys.stderr,
-        )
 
 
 def _read_images(numbers: Sequence[int], remaining: Iterator[tuple[int, Any]], images: dict[int, Any]) -> int:

@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hub(cache):
-    """Serve a branch, a tag, a reference and the history; the files are in the cache."""
+    """Serve a branch, a tag, a reference and the commits; the files are in the cache."""
     with a_hub() as server:
         for revision, commit in {"main": NEW, "v1.0": OLD, "refs%2Fpr%2F3": OLD, OLD: OLD, NEW: NEW}.items():
             about = {"id": "o/n", "sha": commit, "siblings": []}
@@ -39,11 +39,6 @@ def hub(cache):
                 f"/api/models/o/n/revision/{revision.replace('%2F', '/')}",
             ):
                 server.files[path] = json.dumps(about).encode()
-        history = [
-            {"id": commit, "title": "", "message": "", "authors": [], "date": "2024-01-01T00:00:00.000Z"}
-            for commit in (OLD, NEW)
-        ]
-        server.files["/api/models/o/n/commits/main"] = json.dumps(history).encode()
         yield server
 
 
@@ -55,8 +50,7 @@ def hub(cache):
         ("@v1.0", OLD),
         ("@refs/pr/3", OLD),
         (f"@{OLD}", OLD),
-        ("@0123456", OLD),
-        ("@fedcba98", NEW),
+        (f"@{NEW}", NEW),
     ],
 )
 def test_a_branch_tag_or_commit_is_read_and_its_commit_is_written_down(revision, commit, hub, cache):
@@ -78,7 +72,7 @@ def test_without_the_hub_its_last_answer_holds(cache):
     refused(message, load_model, "o/n@main")
     (cache / "refs").mkdir()
     (cache / "refs/main").write_text(OLD)
-    for name in ("o/n", "o/n@main", "o/n@0123456", f"o/n@{OLD}"):
+    for name in ("o/n", "o/n@main", f"o/n@{OLD}"):
         assert load_model(name, tokenizer="none").provenance["commit"] == OLD
     refused("nothing there", load_model, "o/n@../snapshots/main")
 
@@ -88,12 +82,12 @@ def test_the_hub_is_asked_for_the_branch_so_that_its_cache_knows_it_later(cache,
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", lambda name, revision, **_: asked.append(revision) or 1 / 0
     )
-    for revision in ("", "@v1.0", f"@{OLD}", "@0123456"):
+    for revision in ("", "@v1.0", f"@{OLD}"):
         refused("the hub answers", load_model, f"o/n{revision}")
-    assert asked == [None, "v1.0", OLD, OLD]
+    assert asked == [None, "v1.0", OLD]
 
 
-@pytest.mark.parametrize("name", ["o/n", f"o/n@{OLD}", "o/n@0123456"])
+@pytest.mark.parametrize("name", ["o/n", f"o/n@{OLD}"])
 def test_a_cut_download_is_no_repository_without_weights(name, cache):
     (cache / "refs").mkdir()
     (cache / "refs/main").write_text(OLD)

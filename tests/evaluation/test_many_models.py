@@ -10,6 +10,7 @@ import pytest
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.model_directory import restore_parameters
 from rococo_jax.cli.main import main
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation import model_series, runner
@@ -65,7 +66,11 @@ def compiled():
 
 
 @pytest.mark.slow
-def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(models, data, tmp_path, compiled):
+def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(
+    models, data, tmp_path, compiled, monkeypatch
+):
+    # The tests keep parameters that they have read.
+    monkeypatch.setattr("rococo_jax.encoders.loading.restore_parameters", restore_parameters)
     jax.clear_caches()  # of what other tests compiled
     run_all([models / "m0"], data, tmp_path / "first")
     assert len(compiled) > 3  # the first does compile, and the listener hears it

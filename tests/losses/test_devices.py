@@ -9,6 +9,7 @@ caption, image or hard positive.
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
@@ -161,7 +162,7 @@ def test_a_batch_of_a_thousand_keeps_the_tolerance():
     wanted = scale * of_logits @ texts, scale * of_logits.T @ images, (of_logits * logits).sum() / scale
 
     def loss(images, texts, logit_scale):
-        batch = Embeddings(images, texts, np.arange(pairs), logit_scale)
+        batch = Embeddings(images, texts, jnp.arange(pairs), logit_scale)
         return losses.softmax_contrastive(batch, ShardedLogits(make_mesh()))
 
     value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(images, texts, np.float32(scale))

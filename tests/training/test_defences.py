@@ -68,7 +68,9 @@ def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, conf
     kinds = {"losses__sc__weight": 1.0, "losses__sc__variants": "order,same_concept,relation"}
     config = changed(config, **kinds, losses__sc__select="random", data__feature_pool__captions=3)
     encoder, source = load_model(str(folder / "start")), open_source(config.data)
-    features = make_batches(FieldContext(config, encoder, source, tmp_path)).features
+    stored = []
+    make_batches(FieldContext(config, encoder, source, tmp_path), lambda _, make: stored.append(make()) or stored[0])
+    (features,) = stored
     captions = [(text, sample.captions) for sample in source for text in sample.captions]
     for place, kind in ((0, "order"), (2, "relation")):
         pool, alterer = features.pools["altered"], KindAlterer(kind, shipped_lexicon())
