@@ -31,8 +31,8 @@ TOWERS = {
 }
 
 
-# On some processors (seen on an AMD EPYC, in tests alone) the convolution of the stem is rounded otherwise for a shard than
-# for a whole batch, and gradients differ by up to 1e-4 of the largest element.
+# On some processors (seen on an AMD EPYC, in tests alone) the convolution of the stem is rounded otherwise for a shard
+# than for a whole batch, and gradients differ by up to 1e-4 of the largest element.
 @pytest.mark.parametrize(
     "tower", [pytest.param(name, marks=pytest.mark.thorough) if name == "stem" else name for name in TOWERS]
 )
