@@ -82,7 +82,7 @@ class Declared(typing.NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name in errors and help: the flag, or the name of a positional argument."""
+        """The name in errors and help: the flag, or the name of a positional argument."""
         return (self.option.metavar or self.place.upper()) if self.option.positional else self.flag
 
 

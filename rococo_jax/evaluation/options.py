@@ -123,7 +123,7 @@ class EmbeddingOptions:
     images_at_once: Annotated[int | None, Option("N", flag="batch-size", least=1)] = None
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
-    cache: Annotated[str | None, Option("DIR", excludes=("no_cache",))] = None
+    cache: Annotated[str | None, Option("DIR")] = None
     no_cache: bool = False
 
     def compute(self) -> "Compute":

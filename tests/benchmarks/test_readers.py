@@ -634,10 +634,10 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
     assert json.loads(out.read_text()) == {**line, "part": "actant_swap"}
     assert "1 items of valse, 1 images, 2 texts" in capsys.readouterr().out
     for words, said in (
-        (["--items", "valse"], "--data: path"),
-        (["--items", "rococo"], "a multiple-choice benchmark"),
+        (["--items", "valse"], "--items: found it alone; wanted it with --data and --out"),
+        (["--data", str(tmp_path), "--items", "rococo", "--out", "x"], "a multiple-choice benchmark"),
         (["--data", str(tmp_path), "--items", "aro", "--out", "x"], "23,937 relations"),
-        (["--data", str(tmp_path), "--items", "valse"], "--out: path"),
+        (["--data", str(tmp_path), "--items", "valse"], "wanted it with --data and --out"),
     ):
         assert said in refusal("benchmarks", *words)
 

@@ -288,7 +288,7 @@ def test_embeddings_from_elsewhere_are_scored_on_a_list(data, tmp_path, expect_r
     np.save(tmp_path / "S.npy", np.zeros((2, 2)))
     annotation = data / "rococo" / "annotations" / "danger.json"
     command = f"score --similarities {tmp_path}/S.npy --annotation {annotation} --only {file} --out {tmp_path}/F.json"
-    expect_refusal(command, "--only: found a list with --annotation; wanted whole benchmarks")
+    expect_refusal(command, "--annotation: found also --only; wanted one of the two")
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,11 @@ WRITTEN = [
 ]  # fmt: skip
 
 
+# What an output needs beside it.
+BESIDE = {("benchmarks", "out"): ["--items", "valse", "--data", "."]}
+BESIDE |= {("score", "per_query"): ["--annotation", "danger.json", "--similarities", "S.npy"]}
+
+
 @pytest.mark.parametrize(("command", "written"), WRITTEN, ids=map(" ".join, WRITTEN))
 def test_no_command_writes_to_a_url(command, written, tmp_path, monkeypatch, refusal):
     """Refused while the command line is read, and no folder `gs:` is made."""
@@ -82,6 +87,7 @@ def test_no_command_writes_to_a_url(command, written, tmp_path, monkeypatch, ref
         if option.required or option.dest == written:
             value = "gs://bucket/new/o.html" if option.dest == written else (option.choices or "1")[0]
             words += [*option.option_strings[:1], value]
+    words += BESIDE.get((command, written), [])
     assert refusal(*words).startswith("rococo: gs://bucket/new/o.html: output: found a URL; wanted a folder of this")
     assert not list(tmp_path.iterdir())
 

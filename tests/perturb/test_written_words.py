@@ -84,7 +84,7 @@ def test_words_of_a_list_the_control_and_what_is_refused(write, tmp_path, refusa
     (tmp_path / "words.txt").write_text("dog\n")
     (tmp_path / "wörter.txt").write_text("owl\nföhn\n")
     for more, said in (
-        (["--words", str(tmp_path / "words.txt")], "found one with mix; wanted --method text"),
+        (["--words", str(tmp_path / "words.txt")], "--words: found it alone; wanted it with --method text"),
         (["--method", "text", "--protocol", "strict"], "wanted paper or control"),
         (["--method", "text", "--ratio", "1"], "to less than 1"),
         (["--method", "text", "--words", str(tmp_path / "wörter.txt")], "found 'f\\xf6hn'; wanted ASCII letters"),

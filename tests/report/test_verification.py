@@ -163,9 +163,9 @@ def test_results_of_another_shape_are_named_without_a_traceback(folder, capsys, 
     assert lines[0].startswith(f"{path}: sha256 of all other entries: stored")
 
 
-def test_results_or_annotations_are_verified_and_never_both(folder):
+def test_results_or_annotations_are_verified_and_never_both(folder, expect_refusal):
     refused("input: found neither; wanted RESULTS or --annotations", run_command, verify)
-    refused("input: found both", run_command, verify, folder, "--annotations", folder)
+    expect_refusal(f"verify {folder} --annotations {folder}", "--annotations: found also RESULTS")
     (folder / "empty").mkdir()
     refused("a folder without results.json", run_command, verify, folder / "empty")
 
