@@ -219,7 +219,14 @@ def test_latex_of_a_comparison_has_stars_intervals_and_a_footnote(runs, capsys):
     assert "--json" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def _has_booktabs() -> bool:
+    find = shutil.which("kpsewhich")
+    return bool(
+        find and shutil.which("pdflatex") and subprocess.run([find, "booktabs.sty"], capture_output=True).stdout
+    )
+
+
+@pytest.mark.skipif(not _has_booktabs(), reason="pdflatex with booktabs is not installed")
 def test_latex_compiles_with_booktabs_alone(runs, tmp_path, capsys):
     nasty = Table(NASTY, [Head(NASTY, words=True), Head("x")], [[Cell(NASTY), Cell("−1.0", (NASTY,), strong=True)]])
     tables = [latex_table(nasty), printed(capsys, runs, "--format", "latex"), compared(capsys, runs)]
