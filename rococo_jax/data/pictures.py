@@ -38,6 +38,7 @@ _PLAIN_MODES = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "LAB": "RGB"}
 _BITS_PER_SAMPLE = 258
 # Pillow's raw modes with 16 bits per channel, in any byte order; RGB;16 and BGR;16 have 16 bits per pixel.
 _RAW_16_BITS = re.compile(r"^I;16|;16[BLN]")
+_THUMBNAIL_QUALITY = 80
 # Longer side divided by shorter side; a more extreme image is no photograph.
 _MAX_ASPECT_RATIO = 1000
 
@@ -137,6 +138,15 @@ def as_rgb(image: Any, alpha: Alpha = "white") -> Image.Image:
     image = image.convert("RGB")
     image.info.pop("transparency", None)
     return image
+
+
+def thumbnail_jpeg(image: Image.Image, longest_side: int) -> bytes:
+    """Return a JPEG of an image on white, reduced to a longest side in pixels if that is shorter, for a page."""
+    small = as_rgb(image).copy()
+    small.thumbnail((longest_side, longest_side))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=_THUMBNAIL_QUALITY, optimize=True)
+    return buffer.getvalue()
 
 
 def _as_8_bits(image: Image.Image, source: object) -> Image.Image:

@@ -6,15 +6,12 @@ first, with the variants of a task alternating, and each image at most once per 
 """
 
 import dataclasses
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
-from rococo_jax.data.pictures import as_rgb
+from rococo_jax.data.pictures import thumbnail_jpeg
 from rococo_jax.evaluation.table_metadata import read_rows, written_with
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, whole_file
@@ -25,7 +22,6 @@ EXAMPLES = "examples.parquet"
 ERRORS_A_TASK = 12
 WON_A_TASK = 4  # of each role
 _LONGEST_SIDE = 320  # px: sharp at the size that a page shows, about 20 kB each
-_JPEG_QUALITY = 80
 _SIDES = ("query", "right", "wrong")
 
 
@@ -44,7 +40,7 @@ def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: i
             return side
         name, row = side.picture
         if side.picture not in pictures:
-            pictures[side.picture] = _jpeg(benchmark.image_sets[name].thumbnail(row))
+            pictures[side.picture] = thumbnail_jpeg(benchmark.image_sets[name].thumbnail(row), _LONGEST_SIDE)
         note = side.note or benchmark.image_sets[name].note(row)
         return dataclasses.replace(side, jpeg=pictures[side.picture], note=note, picture=None)
 
@@ -97,14 +93,6 @@ def _alternate(waiting: dict[str, list[Example]], count: int) -> list[Example]:
 def _image(example: Example) -> str:
     """Return the image of an example: the query, or else the right answer."""
     return example.query.image or example.right.image
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    small = as_rgb(image).copy()
-    small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=_JPEG_QUALITY, optimize=True)
-    return buffer.getvalue()
 
 
 def write_examples(folder: Path, examples: Sequence[Example], numbers: str | None = None) -> None:

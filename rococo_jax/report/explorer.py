@@ -10,7 +10,6 @@ An item is a query of a task, variant and seed; all models' answers to it share 
 import base64
 import collections
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from markupsafe import Markup
 
 from rococo_jax.data.image_files import ImageFile, find_images
 from rococo_jax.data.images import Task, run_tasks
-from rococo_jax.data.pictures import as_rgb, open_image
+from rococo_jax.data.pictures import open_image, thumbnail_jpeg
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
@@ -37,7 +36,7 @@ from rococo_jax.storage import atomic_write, write_text
 # Kinds of a first result, by their number on the page; 0 stands for anything else.
 _KINDS = ("", "own", "own_altered", "other_altered", "other")
 _ABSENT = 2  # of `right`: 0 is wrong, 1 is right
-_LONGEST_SIDE, _JPEG_QUALITY = 240, 80
+_LONGEST_SIDE = 240  # px
 _READ = frozenset(
     "task variant seed query item image caption question top1_kind top1_text top1_score positive_score wrong_caption "
     "right_image wrong_image right_score wrong_score label predicted confidence".split()
@@ -199,18 +198,15 @@ def write_pictures(folder: Path, files: Mapping[int, ImageFile]) -> dict[int, st
                 with atomic_write(folder / names[number]) as temporary:
                     temporary.write_bytes(jpeg)
             advance(1)
+    shown = set(names.values())
     for path in folder.glob("[0-9a-f]" * 16 + ".jpg"):
-        if path.name not in names.values():
+        if path.name not in shown:
             path.unlink()
     return names
 
 
 def _jpeg(file: ImageFile) -> bytes:
-    image = as_rgb(open_image(file, (_LONGEST_SIDE, _LONGEST_SIDE))).copy()
-    image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_JPEG_QUALITY)
-    return buffer.getvalue()
+    return thumbnail_jpeg(open_image(file, (_LONGEST_SIDE, _LONGEST_SIDE)), _LONGEST_SIDE)
 
 
 def explorer_data(items: Items, groups: Sequence[Group], pictures: Mapping[int, str]) -> dict[str, Any]:
