@@ -74,7 +74,7 @@ def run(options: Options) -> None:
         print_tables(all_results)
     else:
         print_short(groups, comparisons, leaderboards, all_results, results)
-    page, table = write_compared(groups, comparisons, out / "report.html", leaderboards)
+    page, table = write_compared(groups, comparisons, out / "report.html", leaderboards=leaderboards)
     print(f"report: {page}  (numbers: {table}; scenes: {images.parent})")
     print()
     command = f"rococo evaluate MODEL --images {images} --annotations {annotations} --out out"

@@ -193,7 +193,7 @@ def _print_and_report(options: Options, results: Sequence[dict], folders: list[P
         for line in left_out_lines(groups, comparisons):
             print(f"note: {line}")
     if not options.no_report:
-        write_compared(groups, comparisons, page, leaderboards)
+        write_compared(groups, comparisons, page, leaderboards=leaderboards)
         if not options.embedding.quiet:
             # With --json, standard output contains only the results.
             print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)

@@ -61,5 +61,5 @@ def run(options: Options) -> None:
     explorer = page.with_suffix(".explore.html") if options.explore else None
     if explorer is not None:
         write(groups, explorer, options.lexicon, {})
-    page, table = write_compared(groups, comparisons, page, explorer)
+    page, table = write_compared(groups, comparisons, page, explorer=explorer)
     print(f"{page}: the page; {table}: the same numbers as CSV; {page.with_suffix('.md')}: as Markdown")

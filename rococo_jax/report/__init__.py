@@ -50,6 +50,7 @@ def write_compared(
     groups: "Sequence[Group]",
     comparisons: "Comparisons",
     page: Path,
+    *,
     leaderboards: "Sequence[Table] | None" = None,
     explorer: Path | None = None,
 ) -> tuple[Path, Path]:

@@ -200,6 +200,13 @@ def test_a_text_that_ends_a_script_stays_a_text(folder, monkeypatch):
     assert json.loads(content)["tasks"] == [text, text]
 
 
+def test_the_report_links_the_explorer_that_it_writes(folder):
+    main(["report", str(folder / "runs"), "--out", str(folder / "report.html"), "--explore"])
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<a href="./report.explore.html">' in page
+    assert 'id="data"' in (folder / "report.explore.html").read_text(encoding="utf-8")
+
+
 def test_a_folder_of_an_unknown_benchmark_is_refused(folder, expect_refusal):
     out = folder / "other.html"
     expect_refusal(f"explore {folder / 'runs'} --out {out} --images coco={folder}", "--images", "'coco'", "rococo")
