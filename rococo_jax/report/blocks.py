@@ -321,11 +321,15 @@ class Page:
 
 def render_page(page: Page) -> str:
     """Return the page as HTML."""
-    return render_with_script("page", page=page)
+    return render_with_script("page", title=page.title, command=page.command, page=page)
 
 
 def render_with_script(name: str, **values: Any) -> str:
-    """Return a template with the style of all pages and the script of the same name."""
+    """Return a template in the frame of all pages, with their style and the script of the template's name.
+
+    Args:
+        values: `title` and `command` of the page, and what the template itself needs.
+    """
     code = asset(f"{name}.js")
     script_hash = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     style = Markup(palette_css() + asset("page.css"))

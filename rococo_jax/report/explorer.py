@@ -288,5 +288,5 @@ def write_explorer(
         if len(items.models) == 1
         else f"Every answer of {len(items.models)} models"
     )
-    write_text(page, render_with_script("explorer", title=title, data=Markup(encoded)))
+    write_text(page, render_with_script("explorer", title=title, command="rococo explore", data=Markup(encoded)))
     return items, collections.Counter(name for name, number in items.images if number not in files)
