@@ -111,12 +111,8 @@ def run(options: Options) -> int:
         conditions = conditions if len(models) > 1 else "one model"
         expected = "at least two models that were evaluated on the same data with the same protocol"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
-    try:
-        family = options.family or ("all" if options.fail_on else "task")
-        comparisons = compare_groups(groups, options.reference, options.metrics, margin=options.margin, family=family)
-    except InputError as error:
-        source = f"--{error.source}" if error.source in ("reference", "metrics", "margin") else error.source
-        raise InputError(source, error.field, error.found, error.wanted) from None
+    family = options.family or ("all" if options.fail_on else "task")
+    comparisons = compare_groups(groups, options.reference, options.metrics, margin=options.margin, family=family)
     rows = verdict_rows(comparisons)
     left_out = [*_other_conditions(groups), *left_out_lines(groups, comparisons)]
     metrics = left_out_metrics(options.metrics, rows) if comparisons else []

@@ -81,7 +81,7 @@ def compare_groups(
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
-        raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
+        raise InputError("`reference`", "model", repr(reference), f"one of {', '.join(labels)}")
     _check_metrics(groups, metrics)
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
@@ -97,7 +97,7 @@ def compare_groups(
     images = [row.images for comparison in comparisons.values() for row in comparison.primary]
     if margin is not None and images and margin < (least := least_margin(max(images))):
         wanted = f"at least {least:.2g}: {max(images)} images cannot show less (3 / {max(images)})"
-        raise InputError("margin", "points", f"{margin:g}", wanted)
+        raise InputError("`margin`", "points", f"{margin:g}", wanted)
     return comparisons
 
 
@@ -108,10 +108,10 @@ def _check_metrics(groups: Sequence[Group], metrics: Sequence[str]) -> None:
     measured = sorted({name for values in variants for name in values})
     for name in metrics:
         if name not in measured:
-            raise unknown_name("metrics", "name", name, measured, "results.json")
+            raise unknown_name("`metrics`", "name", name, measured, "results.json")
         if not has_best_value(name, is_altered=True):
             compared = ", ".join(each for each in measured if has_best_value(each, is_altered=True))
-            raise InputError("metrics", "name", f"{name}, of which no end is better", f"one of {compared}")
+            raise InputError("`metrics`", "name", f"{name}, of which no end is better", f"one of {compared}")
 
 
 def _family_phrase(metrics: Sequence[str], tasks: int) -> str:
