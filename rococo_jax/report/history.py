@@ -8,10 +8,10 @@ from markupsafe import escape
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.evaluation.journal import evaluation_time
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.charts import CURVES, common_ticks, short_labels, short_number
 from rococo_jax.report.collection import Group, Run, measured_places
-from rococo_jax.report.dates import evaluation_time
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import Place, percent, printable
 
@@ -40,7 +40,7 @@ class Evaluation:
 def evaluations_of(groups: Sequence[Group]) -> list[Evaluation]:
     """Return all results, the oldest first."""
     evaluations = [
-        Evaluation(evaluation_time(run), run, tuple(field for field, _, _ in group.differences))
+        Evaluation(evaluation_time(run.path, run.results), run, tuple(field for field, _, _ in group.differences))
         for group in groups
         for run in group.runs
     ]
