@@ -84,7 +84,7 @@ def hub_entries(
         entry = {
             "dataset": data_set,
             "value": estimate.value,
-            "date": f"{evaluation_time(run.path, run.results['model']):%Y-%m-%d}",
+            "date": f"{evaluation_time(run.path, run.results):%Y-%m-%d}",
         }
         entry |= {"source": {"url": source, "name": "rococo_jax"}} if source else {}
         entries.setdefault(benchmark, []).append(entry | {"notes": "; ".join(phrases)})
