@@ -25,9 +25,8 @@ from rococo_jax.data.caption_tables import (
     parse_columns,
     refuse_columns,
 )
-from rococo_jax.data.captions import CaptionedImage, caption_lines
+from rococo_jax.data.captions import CaptionedImage, ReadOptions, TextFiles, caption_lines
 from rococo_jax.data.image_files import image_names, is_saved_dataset, list_images, parquet_files
-from rococo_jax.data.read_options import ReadOptions, TextFiles
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, find_file, read_text

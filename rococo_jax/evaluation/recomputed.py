@@ -1,6 +1,5 @@
 """Compute stored results again from stored embeddings: the same data, model and request, and nothing is embedded."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rococo_jax.encoders.programs import Compute, precision_of_evaluations
 from rococo_jax.errors import InputError, object_of
 from rococo_jax.evaluation.conditions import refuse_other_conditions
 from rococo_jax.evaluation.inputs import open_benchmarks
-from rococo_jax.evaluation.model_series import JOURNAL
+from rococo_jax.evaluation.journal import journal_entries
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.resume import settings_for
 from rococo_jax.evaluation.runner import evaluate_model, fingerprint
@@ -52,16 +51,9 @@ def recompute(
 
 def _source_of(path: Path, results: Mapping[str, Any]) -> str:
     """Return the source of the model, from the journal beside the results or above them."""
-    for folder in (path.parent, path.parent.parent):
-        journal = folder / JOURNAL
-        lines = journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else []
-        for line in reversed(lines):
-            try:
-                entry = object_of(json.loads(line))
-            except ValueError:
-                continue
-            if entry.get("model") == results["model"] and isinstance(entry.get("source"), str):
-                return entry["source"]
+    sources = [entry["source"] for entry in journal_entries(path, results) if "source" in entry]
+    if sources:
+        return str(sources[-1])
     expected = "a journal.jsonl that names it, or `model`"
     raise InputError(path.parent, "model", f"no source of {results['model']!r}", expected)
 

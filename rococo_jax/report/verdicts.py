@@ -1,4 +1,4 @@
-"""Primary differences between models with their verdicts, for the page and the terminal."""
+"""Primary differences between models with their verdicts, for the page, the terminal and papers."""
 
 import sys
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import get_args
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.evaluation.summary import INTERVAL
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.paired import Verdict, least_margin
+from rococo_jax.metrics.paired import FLIPS, Verdict, least_margin
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
 from rococo_jax.report.collection import label_of
 from rococo_jax.report.comparison import Comparison, Comparisons
@@ -18,7 +18,7 @@ from rococo_jax.report.overview import print_wrapped
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.tables import folded_if_long
 from rococo_jax.report.task_tests import reaches_chance
-from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
+from rococo_jax.report.vocabulary import count, percent, signed, task_label, variant_label
 
 _LEGEND = (
     "Difference: model minus reference, paired by image, with its 95 % interval; for Blind, of the distances from 50. "
@@ -34,7 +34,7 @@ _MEANINGS: Mapping[Verdict, str] = {
     "identical answers": "no image differs",
 }
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Verdict")
-NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE")
+NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Images")
 # Columns of a table of one task and model, after variant and metric.
 _TERMINAL = tuple(name for name in COLUMNS[COLUMNS.index("Metric") + 1 :] if name != "Reference")
 # Of more models than this, one sentence counts the verdicts of all.
@@ -54,6 +54,32 @@ def verdict_rows(comparisons: Comparisons) -> list[Difference]:
     return [row for comparison in comparisons.values() for row in comparison.primary]
 
 
+def difference_table(rows: Sequence[Difference], caption: str, notes: Sequence[str] = ()) -> Table:
+    """Return primary differences as a table, in which the significant ones are strong."""
+    columns = (*COLUMNS[:-1], "Images", COLUMNS[-1])
+    body = []
+    for row in rows:
+        texts = dict(zip(COLUMNS, cells_of(row), strict=True)) | {"Images": count(row.images)}
+        is_strong = {"Difference": row.is_significant}
+        body.append(
+            [Cell(texts[name], words=name not in NUMBERS, strong=is_strong.get(name, False)) for name in columns]
+        )
+    heads = [Head(name, words=name not in NUMBERS) for name in columns]
+    return Table(caption, heads, body, sortable=len(rows) > 1, filterable=True, notes=notes)
+
+
+def table_for_papers(comparisons: Comparisons, margin: float | None = None) -> Table:
+    """Return the primary differences of all comparisons with notes on their tests.
+
+    Args:
+        margin: that the comparisons were made with.
+    """
+    references = ", ".join(dict.fromkeys(comparison.reference.label for comparison in comparisons.values()))
+    starred = f"* p below 0.05 after the correction, by a two-sided permutation test with {FLIPS:,} swaps."
+    notes = [starred, legend(comparisons, margin)]
+    return difference_table(verdict_rows(comparisons), f"Differences from {references}", notes)
+
+
 def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
     """Return the table of primary differences of a group of results; None if no models were compared.
 
@@ -64,16 +90,8 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
     rows = verdict_rows(comparisons)
     if not rows:
         return None
-    heads = [Head(name, words=name not in NUMBERS) for name in COLUMNS]
-    cells = [
-        [
-            Cell(text, words=name not in NUMBERS, strong=name == "Verdict" and row.is_significant)
-            for name, text in zip(COLUMNS, cells_of(row), strict=True)
-        ]
-        for row in rows
-    ]
     reference = rows[0].reference
-    table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=True)
+    table = difference_table(rows, f"Verdicts against {reference}")
     text = "{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter."
     hint = rich(text, legend(comparisons))
     return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), folded_if_long(table), Note(hint)], "task")

@@ -6,7 +6,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.conditions import conditions_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, load_results, runs_of
 from rococo_jax.report.comparable import field_name
-from rococo_jax.report.image_sizes import runs_by_size
+from rococo_jax.report.facts import runs_by_size
 
 
 def comparable_runs(sources: Sequence[str]) -> tuple[Run, ...]:

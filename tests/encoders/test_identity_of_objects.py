@@ -19,8 +19,7 @@ from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.class_logits import score_logits
-from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
-from rococo_jax.evaluation.models.stored_similarities import StoredSimilarities
+from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings, StoredSimilarities
 from tests.support import reference_models
 from tests.support.models import encoder_of, read_towers
 from tests.support.refusals import refused
