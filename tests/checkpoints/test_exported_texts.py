@@ -121,7 +121,15 @@ def test_transformers_gives_the_texts_of_the_exported_model(make, keys, folder, 
         assert_same_model(read_model(each), encoder)
 
 
-@pytest.mark.parametrize("make", [sentencepiece_siglip, fixed_siglip2, clip, metaclip2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        sentencepiece_siglip,
+        pytest.param(fixed_siglip2, marks=pytest.mark.slow),
+        clip,
+        pytest.param(metaclip2, marks=pytest.mark.thorough),
+    ],
+)
 def test_auto_processor_prepares_images_and_texts_of_an_export(make, folder, tmp_path):
     encoder = read_model(make(folder))
     export_huggingface(encoder, tmp_path / "out")

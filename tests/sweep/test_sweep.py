@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import statistics
 import xml.etree.ElementTree
 from html import unescape
@@ -39,10 +38,11 @@ from rococo_jax.sweep.tables import csv_rows, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import run_training
 from tests.report.test_kinds import choice_run
+from tests.support.kills import Killed, watched
 from tests.support.made_runs import make_run
 from tests.support.models import change_json
 from tests.support.paths import CHECKOUT
-from tests.support.processes import exit_code_of, run_command_together, run_lines
+from tests.support.processes import run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
 from tests.support.variants import describe
@@ -88,26 +88,17 @@ def journal(workdir: Path) -> list[tuple[str, str]]:
     return [(line["point"], line["event"]) for line in lines]
 
 
-KILLED = """
-import os
-import signal
-from html import unescape
-from pathlib import Path
-from rococo_jax.cli.main import main
-from tests.support.kills import watched
-journal = Path("{workdir}") / "journal.jsonl"
-def kill(operation):
-    if journal.exists() and len(journal.read_text().splitlines()) >= 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-watched(journal.parent, kill, lambda: main({words!r}))
-"""
-
-
 @pytest.fixture(scope="module")
 def swept(data, tmp_path_factory) -> Path:
-    """A sweep of two batch sizes and two seeds, killed by SIGKILL after its first run and then asked for again."""
+    """A sweep of two batch sizes and two seeds whose file operations fail after its first run, and then run again."""
     workdir = tmp_path_factory.mktemp("swept") / "out"
-    assert exit_code_of(KILLED.format(workdir=workdir, words=command_of(data, workdir))) == -signal.SIGKILL
+
+    def kill(operation):
+        if len(journal(workdir)) >= 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        watched(workdir, kill, lambda: main(command_of(data, workdir)))
     assert len(journal(workdir)) == 2
     assert not (workdir / "sweep.csv").exists()
     assert main(command_of(data, workdir)) == 0

@@ -68,7 +68,7 @@ def signal_at(step: int, number: int):
     return on_step
 
 
-STOPS = [(1, signal.SIGTERM), (2, signal.SIGINT), (STEPS, signal.SIGTERM)]
+STOPS = [(2, signal.SIGINT), (STEPS, signal.SIGTERM)]
 OTHER_STOPS = [
     pair for pair in itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)) if pair not in STOPS
 ]

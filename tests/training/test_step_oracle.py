@@ -31,7 +31,9 @@ TOLERANCE = 1e-5
 DEFAULTS = flat(default_config())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("parts")) for name in CASES]
+)
 def test_three_steps_are_those_of_torch(name):
     case = CASES[name]
     errors = differences(run(case), expect(case))
