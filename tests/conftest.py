@@ -69,8 +69,8 @@ def compiles_quickly(node: pytest.Item | pytest.Module) -> bool:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the workers of `-n auto`: one more than cores, since each waits for commands, or as memory allows."""
-    workers = usable_cores() + 1
+    """Return the workers of `-n auto`: one for each core, or as memory allows. Each collects all tests: no more."""
+    workers = usable_cores()
     free = WORKER_GB * workers
     with contextlib.suppress(OSError):
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
