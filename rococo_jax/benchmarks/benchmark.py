@@ -5,6 +5,7 @@ Other packages add benchmarks with entry points of the group `rococo_jax.benchma
 fixed places below the data folder, such as `sugar_crepe`, unless the user names other places.
 """
 
+import csv
 import dataclasses
 import functools
 import importlib
@@ -27,6 +28,24 @@ from rococo_jax.data.downloads import Download
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
+
+SOURCES = Path(__file__).parent / "assets" / "sources.csv"
+
+
+@functools.cache
+def read_sources() -> tuple[tuple[Download, frozenset[str], str], ...]:
+    """Read the rows: the download, the benchmarks that need it, and the source of its address."""
+    with SOURCES.open(encoding="utf-8", newline="") as file:
+        rows = [{column: value for column, value in row.items() if value} for row in csv.DictReader(file)]
+    needed_by = [(frozenset(row.pop("benchmarks").split()), row.pop("source")) for row in rows]
+    downloads = [Download(**{**row, "size": int(row.get("size", 0))}) for row in rows]
+    return tuple((download, *about) for download, about in zip(downloads, needed_by, strict=True))
+
+
+def downloads_of(benchmark: str) -> tuple[Download, ...]:
+    """Return the downloads of a benchmark, annotations first; empty if its files must be downloaded by hand."""
+    return tuple(download for download, benchmarks, _ in read_sources() if benchmark in benchmarks)
+
 
 READERS = "rococo_jax.benchmarks.readers"
 ENTRY_POINTS = "rococo_jax.benchmarks"

@@ -85,10 +85,9 @@ def _check(info: "BenchmarkInfo", data: Path) -> tuple[str, str]:
     from rococo_jax.evaluation.inputs import layout_folders
 
     try:
-        available = availability(info, layout_folders(info, data))
+        return availability(info, layout_folders(info, data))
     except InputError as error:
         return MISSING, str(error)
-    return available.status, available.details
 
 
 def _print_details(info: "BenchmarkInfo", data: Path | None) -> None:
