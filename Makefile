@@ -8,6 +8,7 @@
 #   make fuzz MINUTES=60         every reader of files on randomly damaged files, for that many minutes each; resumes
 #   make kills KILLS=20          every writer killed that many times and run again, below build/kills
 #   make docs                    build the site below build/site; make docs-serve shows it and follows changes
+#   make gallery                 the same with the demo's pages and the notebooks' outputs, which takes minutes once
 #   make perf DATA=... BESIDE=...    every measurement of perf/run_all.py, written to build/perf.json; resumes. BESIDE is
 #                                a folder with open_clip (perf/measuring.py)
 
@@ -26,7 +27,7 @@ INSTALL ?= $(VENV)/bin/python -m pip --quiet --disable-pip-version-check install
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-full test-all test-one fuzz kills lint clean perf docs docs-serve node-tools dist
+.PHONY: demo test test-full test-all test-one fuzz kills lint clean perf docs docs-serve gallery node-tools dist
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
@@ -65,6 +66,12 @@ lint: $(VENV)/.installed-dev
 # The site, strictly: a dead link, a missing anchor or an undocumented key fails.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --site-dir build/site
+
+# What the site shows of a run, below build/samples.
+gallery: $(VENV)/.installed-docs
+	$(INSTALL) --editable '.[docs,notebook]'
+	$(VENV)/bin/python tools/make_samples.py
+	$(MAKE) docs
 
 docs-serve: $(VENV)/.installed-docs
 	$(VENV)/bin/python -m mkdocs serve

@@ -1,8 +1,8 @@
-"""Draw the pictures that explain the method: docs/figures/method.svg, blind_grounding.svg and packages.svg.
+"""Draw the pictures that explain the method: docs/figures/method, blind_grounding, reliability and packages (.svg).
 
     python tools/draw_pictures.py
 
-The first two show drawn scenes and similarities of the demo's plain model; the last one shows the package layers.
+The first three show drawn scenes and numbers of the demo's plain model; the last one shows the package layers.
 """
 
 import base64
@@ -17,6 +17,8 @@ import numpy as np
 from PIL import Image
 
 import rococo_jax
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.demo.benchmark import SCENES, SEED, open_questions
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SCENE = "scene_000004.png"
@@ -116,6 +118,35 @@ def draw_blind_grounding(
     write("blind_grounding.svg", 840, bottom + 24, parts)
 
 
+def draw_reliability(bins: dict[str, list[tuple[int, float, float]]], ece: dict[str, float]) -> None:
+    """Draw accuracy against confidence, as the model computes it and after temperature scaling.
+
+    Args:
+        bins: for both, (number of images, mean confidence, accuracy) of each bin.
+        ece: expected calibration error of both, in percent.
+    """
+    parts = []
+    for left, name, title in ((60, "as it is", "as computed"), (460, "scaled", "after temperature scaling")):
+
+        def place(confidence: float, accuracy: float, left: int = left) -> tuple[float, float]:
+            return left + 3 * confidence, 345 - 3 * accuracy
+
+        parts.append(text(left, 24, f"{title}: ECE {ece[name]:.1f} %", 15, font_weight="bold"))
+        parts.append(f'<path d="M {left} 345 V 45 M {left} 345 h 300" stroke="{DARK}"/>')
+        parts.append(f'<path d="M {left} 345 L {left + 300} 45" stroke="{SOFT}" stroke-dasharray="4 4"/>')
+        for tick in (0, 50, 100):
+            parts.append(text(left + 3 * tick, 364, str(tick), 12, SOFT, text_anchor="middle"))
+            parts.append(text(left - 8, 349 - 3 * tick, str(tick), 12, SOFT, text_anchor="end"))
+        parts.append(text(left + 150, 384, "confidence, %", 13, SOFT, text_anchor="middle"))
+        parts.append(text(left + 8, 60, "accuracy, %", 13, SOFT))
+        for count, confidence, accuracy in bins[name]:
+            if count:
+                (x, y), (_, diagonal) = place(100 * confidence, 100 * accuracy), place(0, 100 * confidence)
+                parts.append(f'<path d="M {x:.1f} {y:.1f} V {diagonal:.1f}" stroke="{ORANGE}" stroke-width="2"/>')
+                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 + count**0.5 / 2:.1f}" fill="{BLUE}"/>')
+    write("reliability.svg", 800, 396, parts)
+
+
 def draw_packages() -> None:
     """Draw the layers of packages from top to bottom."""
     parts = [text(20, 26, "Imports go only downwards", 13, SOFT)]
@@ -167,9 +198,15 @@ def main() -> None:
         values = [(names[place], float(differences[pair_row, place])) for place in examples]
         shares = [
             f"{100 * grounding[pair_row]:.0f} % of the unrelated images have a smaller d than the matching image",
-            f"{100 * blind[pair_row]:.0f} % of the unrelated images have a d above 0: they prefer it, too",
+            f"{100 * blind[pair_row]:.0f} % of the unrelated images have d above 0: they also prefer the true caption",
         ]
         draw_blind_grounding(images, pairs[pair_row][1:], values, shares)
+
+        open_questions(images, annotations, SCENES, SEED, Settings(templates=("5",)))
+        results = rococo_jax.evaluate(model, images, images.parents[1] / "questions" / "classes", templates=5)
+        classes = results["tasks"]["classes"]["clean"]
+        errors = {"as it is": classes["ece"], "scaled": classes["ece_scaled"]}
+        draw_reliability(results["curves"]["classes"]["clean"]["reliability"], errors)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""MkDocs hooks: generate the Reference pages, show tables from CSV files, and adapt links that leave docs/.
+"""MkDocs hooks: generate the Reference pages and those of notebooks, and adapt what Markdown lacks.
 
 The commands come from the parser, the config keys from their declarations, and the benchmarks and metrics from their
-rows.
+rows. Tables of CSV files are shown, formulas become MathML, which browsers draw without a script, and links that leave
+docs/ lead to a page or become words. `make_samples.py` makes samples, which are added if they exist.
 """
 
+import base64
 import csv
+import html
+import json
 import os
 import posixpath
 import re
@@ -12,12 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 # Files outside docs/ that are pages of the site as well.
-_OUTSIDE = {"launch/README.md": "how-to/launch.md"}
+_OUTSIDE = {"launch/README.md": "how-to/launch.md", "CHANGELOG.md": "changelog.md"}
+# Samples and notebooks with outputs, of tools/make_samples.py.
+SAMPLES = ROOT / "build" / "samples"
+_SAMPLE = re.compile(r"<!-- sample: (\S+) -->")
+_FORMULA = re.compile(r"""<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>""", re.DOTALL)
 _TABLE = re.compile(r"^\[Table: ([\w.]+\.csv)\]\(\1\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
 # GitHub's workflows set the variable. Links to the repository and to Colab need an address, so others have none.
@@ -40,9 +49,45 @@ def on_files(files: Files, config: Any) -> Files:
     pages |= {f"reference/commands/{name}.md": text for name, text in command_pages().items()}
     for path, page in _OUTSIDE.items():
         pages[page] = relinked((ROOT / path).read_text(encoding="utf-8"), path, f"docs/{page}")
-    for path, text in pages.items():
-        files.append(File.generated(config, path, content=text))
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        name, executed = notebook.stem, SAMPLES / "notebooks" / notebook.name
+        pages |= notebook_page(name, (executed if executed.is_file() else notebook).read_text(encoding="utf-8"))
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
+    for path in sample_files():
+        files.append(File.generated(config, f"samples/{path.relative_to(SAMPLES)}", abs_src_path=str(path)))
     return files
+
+
+def sample_files() -> list[Path]:
+    """Return the files of samples: the report, and its explorer with pictures."""
+    return [path for path in SAMPLES.glob("report.*") if path.suffix == ".html"] + [*SAMPLES.glob("report*/*")]
+
+
+def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
+    """Return the page of a notebook and its pictures, by their places below docs/."""
+    place, cells, pictures = f"start/notebooks/{name}", [], {}
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"]).strip()
+        if cell["cell_type"] == "markdown":
+            cells.append(relinked(source, f"notebooks/{name}.ipynb", f"docs/{place}.md"))
+            continue
+        cells.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = f"{place}-{len(pictures) + 1}.png"
+                pictures[picture] = base64.b64decode(data["image/png"])
+                cells.append(f"![Output of the cell above.](../{picture.removeprefix('start/')})")
+            elif "text/html" in data:
+                table = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+                cells.append(re.sub(r"<table[^>]*>", "<table>", table))
+            elif output.get("name") == "stdout" or "text/plain" in data:
+                shown = "".join(output.get("text", data.get("text/plain", "")))
+                cells.append(f"```text\n{shown.rstrip()}\n```")
+    introduction, *rest = cells
+    link = f"*The page of the notebook [{name}.ipynb](../../../notebooks/{name}.ipynb).*"
+    return {f"{place}.md": "\n\n".join([introduction, link, *rest]) + "\n", **pictures}
 
 
 def relinked(text: str, source: str, destination: str) -> str:
@@ -77,10 +122,25 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return match[1]
         return f"[{match[1]}]({posixpath.relpath(_OUTSIDE[target], folder or '.')}{match[3] or ''})"
 
+    def sample(match: re.Match) -> str:
+        if not (SAMPLES / match[1]).is_file():
+            return "Sample: not in this build (`make gallery`)."
+        return f'<a href="{posixpath.relpath(f"samples/{match[1]}", folder or ".")}">Open the sample</a>'
+
+    markdown = _SAMPLE.sub(sample, markdown)
     if _REPOSITORY:
         notebook = f"https://colab.research.google.com/github/{_REPOSITORY}/blob/main/notebooks/quickstart.ipynb"
         markdown = markdown.replace(_COLAB_MARK, f" or [in Colab]({notebook})")
     return _LINK.sub(link, _TABLE.sub(table, markdown))
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Turn formulas into MathML."""
+
+    def mathml(match: re.Match) -> str:
+        return convert(html.unescape(match[2]), display="block" if match[1] == "div" else "inline")
+
+    return _FORMULA.sub(mathml, content)
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
@@ -119,16 +179,33 @@ def commands_page() -> str:
         [f"[`rococo {name}`](commands/{name}.md)", cell((parser.description or "").strip().partition("\n\n")[0])]
         for name, parser in _parsers().items()
     ]
-    introduction = "Each command has a page with its options and examples, the text of `rococo COMMAND --help`."
+    introduction = "Each command has a page with its options and examples, as `rococo COMMAND --help` shows them."
     return page_of_rows("Commands", introduction, ["command", "purpose"], rows)
 
 
 def command_pages() -> dict[str, str]:
-    """Return a page with the help of each command."""
-    return {
-        name: f"# rococo {name}\n\n```text\n{parser.format_help().rstrip()}\n```\n\n[All commands](../commands.md)\n"
-        for name, parser in _parsers().items()
-    }
+    """Return a page for each command: usage, examples, and a table for each group of options."""
+    return {name: "\n".join(_command_page(name, parser)) for name, parser in _parsers().items()}
+
+
+def _command_page(name: str, parser: Any) -> Iterator[str]:
+    usage = parser.format_usage()
+    usage = f"rococo {usage[usage.index(name) :].strip()}"
+    _, _, examples = (parser.epilog or "").partition("examples:\n")
+    yield from (f"# rococo {name}", "", f"{cell(parser.description)}", "", f"```text\n{usage}\n```", "")
+    for group in parser._action_groups:
+        rows = [_option_row(action) for action in group._group_actions if action.dest != "help"]
+        if rows:
+            yield from (f"## {group.title.capitalize()}", "", *markdown_table(["option", "meaning"], rows), "")
+    yield from ("## Examples", "", f"```text\n{examples.rstrip()}\n```", "", "[All commands](../commands.md)", "")
+
+
+def _option_row(action: Any) -> list[str]:
+    """Return an option with its value, and its help."""
+    choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper()
+    is_switch = action.option_strings and action.nargs == 0
+    words = [*action.option_strings[:1], *([] if is_switch else [action.metavar or choices])]
+    return [f"`{' '.join(words)}`".replace("|", r"\|"), cell((action.help or "").replace("%%", "%"))]
 
 
 def config_page() -> str:
@@ -159,7 +236,7 @@ def benchmarks_page() -> str:
     head = ["name", "question", "paper", "headline", "data: size, licence", "folders"]
     introduction = (
         "Every benchmark that `rococo evaluate --benchmarks` knows. Folders are relative to `--data`. "
-        "[How benchmarks are scored](scoring.md) explains the metrics and the headlines."
+        "[How benchmarks are scored](scoring.md) explains the metrics, [Headlines](headlines.md) the number that ranks."
     )
     return page_of_rows("Benchmarks", introduction, head, rows)
 

@@ -7,7 +7,7 @@ DATA/NAME/README.md                   the data card
 DATA/NAME/manifest.json               written last: sources and settings, the card's numbers, hashes of all files
 
 It is evaluated like RoCOCO (`NAME`) and as a choice between true and altered captions (`NAME_choices`). An interrupted
-run is resumed.
+run is resumed. `rococo evaluate --captions` keeps such a benchmark in the cache folder (`make_once`).
 """
 
 import dataclasses
@@ -25,16 +25,19 @@ from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.readers.rococo import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, annotation_json, is_no_op
 from rococo_jax.benchmarks.rococo.benchmark import open_rococo
-from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, NO_CANDIDATE, AlteredSet, made_by_of
+from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, NO_CANDIDATE, AlteredSet, alter_captions, made_by_of
 from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.pair_source import CaptionedImages
+from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
+from rococo_jax.locks import hold
 from rococo_jax.perturb.images.image_folders import MANIFEST, ResumableFolder
-from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.replacement import Alteration
 from rococo_jax.progress import progress
+from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import hash_json, read_json_object
 from rococo_jax.version import __version__
 
@@ -50,6 +53,49 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name in reserved:
         found = f"{name!r}, a name of the documented layout" if name in reserved else repr(name)
         raise InputError("benchmark", "name", found, "small letters, digits, - and _, such as mine")
+
+
+def make_own(
+    folder: Path,
+    data: CaptionedImages,
+    lexicon: Lexicon,
+    *,
+    encoder: Encoder | None = None,
+    select: str | None = None,
+    seed: int = 0,
+    licence: str = "not stated",
+) -> dict[str, Any]:
+    """Make the benchmark `folder.name` of images and captions, and return the numbers of its card.
+
+    Args:
+        encoder: model whose influence selects the replaced nouns.
+        select: the noun to replace, by influence: lowest, highest or random; by default lowest with a model.
+        seed: seed of the replacements.
+        data, lexicon, licence: as for `write_own`, and its errors.
+    """
+    choices = {"seed": seed, "select": select or ("random" if encoder is None else "lowest")}
+    altered = alter_captions(encoder, data.items, lexicon=lexicon, fit_article=True, **choices)
+    made_by = {"model": None if encoder is None else encoder.describe(), **choices}
+    return write_own(folder, data, altered, lexicon, licence=licence, made_by=made_by)
+
+
+def make_once(data: CaptionedImages, captions: str) -> Path:
+    """Return a data folder with the benchmark of images and captions; it is made once and kept in the cache folder.
+
+    Its place is the hash of names, captions, images, lexicon and version. It is named after the file of captions, or
+    `mine` if that is no name of a benchmark. Raises InputError as `write_own`.
+    """
+    lexicon, name = shipped_lexicon(), Path(captions).stem.lower()
+    try:
+        check_name(name)
+    except InputError:
+        name = "mine"
+    folder = cache_folder() / "benchmarks" / hash_json([name, data.hash(), lexicon.hash(), __version__])[:16] / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with hold(folder, beside=True, wait=True):
+        if not (folder / MANIFEST).is_file():
+            make_own(folder, data, lexicon)
+    return folder.parent
 
 
 def write_own(

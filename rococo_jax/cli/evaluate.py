@@ -18,6 +18,7 @@ EXAMPLES = """\
   rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out
   rococo evaluate a b --data DATA --benchmarks cifar10 --corruptions all --only selected.json --out out/selected
   rococo evaluate models/a --data DATA --benchmarks cue_conflict --image-size 160,224,288 --out out/sizes
+  rococo evaluate models/a --images photos --captions photos.csv --out out
   rococo evaluate my_models.py:make_clip --data DATA --out out --allow-missing-images
   rococo evaluate models/blip --rerank 256 --images coco/images \\
       --annotations rococo/annotations --out out/blip
@@ -45,6 +46,8 @@ class Options:
         model_list: file with further models, one per line; # starts a comment
         out: output folder: results.json, per_query.parquet and examples.parquet (for several models in a folder each),
             report.html, .csv and .md, and journal.jsonl; missing results are added to existing ones
+        captions: captions of --images in any form, instead of --annotations: a benchmark is made of them as by rococo
+            make-benchmark, and kept in the cache folder
         baseline_captions: training captions, Karpathy form, for n-gram baselines, which see no image (default: only
             baselines without training captions)
         image_sizes: side of the images in pixels, if not the checkpoint's, with position embeddings interpolated as in
@@ -64,6 +67,7 @@ class Options:
     out: Annotated[str, Option("DIR", check=output_folder)]
     models: Annotated[tuple[str, ...], Option("MODEL", positional=True)] = ()
     model_list: Annotated[str | None, Option("FILE", flag="models")] = None
+    captions: Annotated[str | None, Option("FILE", needs=("images",), excludes=("annotations", "data"))] = None
     baseline_captions: Annotated[str | None, Option("FILE")] = None
     image_sizes: Annotated[tuple[int, ...], Option("N,N", flag="image-size", least=1)] = ()
     no_report: bool = False
@@ -107,7 +111,8 @@ def _run(options: Options) -> int:
     # Results of a list are in folders of their own, as models may be added to the list later.
     alone = len(models) == 1 and options.model_list is None and shard is None and len(sizes) == 1
     models = models if shard is None else run_on_all_processes("shard", lambda: shard_of(models, shard))
-    benchmarks = run_on_all_processes("benchmarks", lambda: options.data.open(settings))
+    data = broadcast_from_process_0("benchmark", lambda: _data_options(options))
+    benchmarks = run_on_all_processes("benchmarks", lambda: data.open(settings))
 
     def begin() -> None:
         _refuse_other_layout(out, models[0].name, alone)
@@ -142,6 +147,21 @@ def _run(options: Options) -> int:
                 file=sys.stderr,
             )
     return 1 if failed else 0
+
+
+def _data_options(options: Options) -> DataOptions:
+    """Return the requested data, with the benchmark made of `--captions` in place of its images."""
+    if options.captions is None:
+        return options.data
+    from rococo_jax.benchmarks.own import make_once
+    from rococo_jax.data.captioned_images import read_captioned_images
+    from rococo_jax.progress import say
+
+    allow_missing = options.settings.allow_missing_images
+    pairs = read_captioned_images(options.data.images, options.captions, allow_missing=allow_missing)
+    data = str(make_once(pairs, options.captions))
+    say(f"benchmark of {options.captions}: {data}")
+    return dataclasses.replace(options.data, images=None, data=data)
 
 
 def _refuse_other_layout(out: Path, name: str, alone: bool) -> None:

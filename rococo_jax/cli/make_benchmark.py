@@ -51,8 +51,7 @@ def run(options: Options) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.excluded_input import exif_rotated_images
-    from rococo_jax.benchmarks.own import check_name, write_mixed_galleries, write_own
-    from rococo_jax.benchmarks.rococo.generate import alter_captions
+    from rococo_jax.benchmarks.own import check_name, make_own, write_mixed_galleries
     from rococo_jax.encoders import load_model
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.progress import say
@@ -65,11 +64,8 @@ def run(options: Options) -> None:
     for each in exif_rotated_images(data.paths):
         say(each.note)
     encoder = None if options.model is None else load_model(options.model)
-    choices = {"seed": options.seed, "select": options.select or ("random" if encoder is None else "lowest")}
-    altered = alter_captions(encoder, data.items, lexicon=lexicon, fit_article=True, **choices)
-    folder = Path(options.out) / options.name
-    provenance = {"model": None if encoder is None else encoder.describe(), **choices}
-    sizes = write_own(folder, data, altered, lexicon, licence=options.licence, made_by=provenance)
+    folder, selection = Path(options.out) / options.name, {"select": options.select, "seed": options.seed}
+    sizes = make_own(folder, data, lexicon, encoder=encoder, licence=options.licence, **selection)
     write_mixed_galleries(folder, data, mixed)
     variants = ", ".join(f"{name} {each['altered']:,}" for name, each in sizes["variants"].items())
     print(

@@ -153,8 +153,6 @@ def _run(config, workdir: Path) -> int:
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED
-    if 0 < run.resumed_from < config.steps:
-        print(f"resumed from step {run.resumed_from}", file=sys.stderr)
     if run.model is None:
         print(f"stopped after step {run.step}, which is saved; run the same command again to resume", file=sys.stderr)
         return 130 if run.stopped == "SIGINT" else 0

@@ -218,6 +218,6 @@ def _lines_of_task(task: str, runs: Sequence[Run], comparison: Comparison | None
     by_models: dict[tuple[str, str], list[str]] = {}
     for (variant, why), models in absent.items():
         by_models.setdefault((", ".join(models), why), []).append(variant_label(variant))
-    for (models, why), variants in by_models.items():
-        names = ", ".join(variants) if len(variants) <= _MOST_NAMES else f"{len(variants)} variants"
-        yield f"{models}: {label}, {names}: not compared: {why}"
+    for (names, why), variants in by_models.items():
+        listed = ", ".join(variants) if len(variants) <= _MOST_NAMES else f"{len(variants)} variants"
+        yield f"{names}: {label}, {listed}: not compared: {why}"

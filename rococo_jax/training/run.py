@@ -129,6 +129,8 @@ def run_training(
             resources.callback(checkpoints.close)
             state = setup.begin_or_resume(checkpoints)
             resumed_from = int(state.step)
+            if 0 < resumed_from < config.steps:
+                say(f"resumed from step {resumed_from}")
             log = _open_log(workdir, config, resumed_from)
             resources.callback(log.close)
             scores |= broadcast_from_process_0("scores", lambda: read_scores(workdir))

@@ -36,7 +36,7 @@ def test_every_benchmark_declares_a_headline_and_its_source():
 
 
 def test_the_documented_headlines_are_the_declared_ones():
-    page = (Path(__file__).parents[2] / "docs/reference/scoring.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/headlines.md").read_text()
     for name, info in known_benchmarks().items():
         metric = f"`{info.headline.metric}`" if info.headline.metric else "the first metric"
         what = f"{metric} of `{info.headline.variants[0]}`"

@@ -11,8 +11,10 @@ from PIL import Image
 
 from rococo_jax import progress as shown
 from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.own import make_once
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
+from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.demo.captions import demo_lexicon
 from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
 from rococo_jax.perturb.text import VARIANTS
@@ -59,6 +61,35 @@ def test_a_benchmark_is_made_whole_and_found_again(photos, capsys):
     # The folder of one benchmark is a data folder, too.
     assert [each.fingerprint() for each in open_benchmarks(SETTINGS, data=data / "mine")] == [
         ranks.fingerprint(), choices.fingerprint()]  # fmt: skip
+
+
+def test_evaluate_makes_the_benchmark_of_make_benchmark_once(photos, monkeypatch, capsys):
+    assert make(photos, "--name", "photos") == 0
+    root = photos.parent
+    monkeypatch.setenv("ROCOCO_CACHE", str(root / "cache"))
+    (root / "model.py").write_text(
+        "import numpy as np\n"
+        "class Model:\n"
+        "    def encode_image(self, images):\n"
+        "        return np.eye(9)[: len(images)]\n"
+        "    def encode_text(self, texts):\n"
+        "        return np.eye(9)[[len(text) % 9 for text in texts]]\n"
+    )
+    words = ["evaluate", f"{root}/model.py:Model", "--images", photos, "--captions", f"{photos}.csv", "--no-report",
+             "--benchmarks", "photos_choices", "--out", root / "out"]  # fmt: skip
+    assert main([*map(str, words)]) == 0
+    assert json.loads((root / "out" / "results.json").read_text())["sizes"]["photos_choices"]["all"]["items"] == 12
+    made, one = sorted((root / "DATA" / "photos").rglob("*.*")), root / "DATA"
+    (kept,) = (root / "cache" / "benchmarks").iterdir()
+    assert [path.relative_to(kept).parts for path in sorted((kept / "photos").rglob("*.*"))] == [
+        path.relative_to(one).parts for path in made]  # fmt: skip
+    assert all(path.is_dir() or path.read_bytes() == (kept / path.relative_to(one)).read_bytes() for path in made)
+    # It is not made again for the same contents, and is another one for others.
+    monkeypatch.setattr("rococo_jax.benchmarks.own.write_own", lambda folder, *_, **__: folder.mkdir() or {})
+    pairs = read_captioned_images(str(photos), f"{photos}.csv")
+    assert make_once(pairs, f"{photos}.csv") == kept and make_once(pairs, "coco.csv") != kept
+    Path(f"{photos}.csv").write_text("file_name,text\na.png,A cat.")
+    assert make_once(read_captioned_images(str(photos), f"{photos}.csv"), f"{photos}.csv") != kept
 
 
 def test_a_rotation_that_is_not_applied_is_said_once(photos, capsys):

@@ -1,11 +1,13 @@
 """Every reader of choices on a small file in the published form, and one table of bad input over all of them."""
 
 import copy
+import csv
 import dataclasses
 import hashlib
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.audit import audit
-from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, with_corrupted_images
+from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, recognise, with_corrupted_images
 from rococo_jax.benchmarks.pair_scores import MatrixScores
 from rococo_jax.benchmarks.readers.plain_choices import as_json
 from rococo_jax.benchmarks.readers.scam import TEMPLATES
@@ -640,6 +642,46 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
         (["--data", str(tmp_path), "--items", "valse"], "wanted it with --data and --out"),
     ):
         assert said in refusal("benchmarks", *words)
+
+
+def test_a_table_of_a_true_and_a_false_caption_is_a_benchmark_of_choices(tmp_path):
+    write_pictures(tmp_path / "images", ("a.png", "b.png"))
+    rows = [("a.png", "a red ball", "a blue ball", "colour"), ("b.png", "two dogs, one cat", "one dog", "count")]
+    lines = [{"id": f"choices {number}", "images": [{"file": image}], "texts": [true, false], "match": [[0, 0]],
+              "part": part} for number, (image, true, false, part) in enumerate(rows, 1)]  # fmt: skip
+    (tmp_path / "table").mkdir()
+    with (tmp_path / "table" / "choices.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("image", "true", "false", "part"), *rows])
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert recognise(tmp_path / "table").name == "choices"
+    open_ = find_benchmark("choices").open
+    one, other = (open_({"images": tmp_path / "images", "annotations": tmp_path / form}, Settings())
+                  for form in ("table", "lines"))  # fmt: skip
+    assert one.texts == other.texts and one.images == other.images and not one.ignored_files
+    for left, right in zip(one.tasks, other.tasks, strict=True):
+        assert (list(left.ids), left.variant) == (list(right.ids), right.variant)
+        for field in ("item_images", "item_texts", "match", "group", "resampled_by"):
+            np.testing.assert_array_equal(getattr(left, field), getattr(right, field))
+    # A table beside items.jsonl is not read, which is reported.
+    shutil.copy(tmp_path / "table" / "choices.csv", tmp_path / "lines")
+    both = open_({"images": tmp_path / "images", "annotations": tmp_path / "lines"}, Settings())
+    assert both.fingerprint() == other.fingerprint() and both.ignored_files == ("choices.csv",)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("image,true,wrong\na.png,one,two", "item in row 1: false: found nothing (the fields"),
+        ("image,true,false\na.png,one,two\na.png,one, ", "item in row 2: false: found ' '; wanted a non-empty string"),
+        ("image,true,false\na.png,one,one", "item in row 1: false: found the same text as true: 'one'; wanted another"),
+        ("image,true,false,part\na.png,one,two,", "item in row 1: part: found ''; wanted a string"),
+        ("image,true,false\n../a.png,one,two", "item in row 1: image: found '../a.png'; wanted a path inside"),
+    ],
+)
+def test_a_bad_row_of_a_table_of_choices_is_named(table, message, tmp_path):
+    (tmp_path / "choices.csv").write_text(table + "\n")
+    refused(re.escape(f"choices.csv: {message}"), open_form, "choices", tmp_path)
 
 
 @pytest.mark.real_data

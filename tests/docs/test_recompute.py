@@ -13,8 +13,8 @@ from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT
 from tests.support.planted_winoground import planted_winoground
 
-SECTION = (CHECKOUT / "docs/explanation/statistics.md").read_text().partition("## Recompute every number")[2]
-EXAMPLE = re.search(r"```python\n(.*?)```", SECTION, re.DOTALL)[1]
+PAGE = (CHECKOUT / "docs/explanation/recompute.md").read_text()
+EXAMPLE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def ranking(folder):

@@ -86,24 +86,29 @@ class ChoiceReader:
         files = tuple(files)
         tables, hashes, count = ItemTables(folder), {}, 0
         side_lines = read_side_lines(folder, self.side_files)
-        for name in files:
-            is_other_form = "*" in name  # a pattern names the same items in another form
-            if is_other_form and hashes:
-                continue
-            for path in existing_files(folder, name):
-                stem = path.relative_to(folder).as_posix().rpartition(".")[0]
-                hashes[stem], records = self.records(path)
-                for record in records:
-                    count += 1
-                    if side_lines:
-                        record = dataclasses.replace(record, side_lines=side_lines)
-                    for item in self.items(record):
-                        tables.add(item, record.source)
+        for path in _files_to_read(folder, files):
+            stem = path.relative_to(folder).as_posix().rpartition(".")[0]
+            hashes[stem], records = self.records(path)
+            for record in records:
+                count += 1
+                if side_lines:
+                    record = dataclasses.replace(record, side_lines=side_lines)
+                for item in self.items(record):
+                    tables.add(item, record.source)
         if not hashes:
             raise InputError(folder, "annotations", "none of its files", f"one of {', '.join(files)}"[:200])
         if not tables.parts:
             raise InputError(folder, "items", f"none in {count} records", "at least one")
         return tables, hashes | {name: hash_file(folder / name) for name in side_lines}, count
+
+
+def _files_to_read(folder: Path, files: Sequence[str]) -> list[Path]:
+    """Return the existing files; a pattern names the same items in another form, for folders without the others."""
+    paths: list[Path] = []
+    for name in files:
+        if "*" not in name or not paths:
+            paths += existing_files(folder, name)
+    return paths
 
 
 def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
@@ -181,12 +186,12 @@ def _table_images(folder: Path, tables: Sequence[Path], names: Sequence[str]) ->
 def _ignored_files(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
     """Return files that are no part, and parts without a file: a misspelt name appears in both."""
     suffixes = {Path(name).suffix for name in files}
-    parts = [path for name in files for path in existing_files(folder, name)]
+    parts = _files_to_read(folder, files)
     other_files = sorted(path.name for path in folder.iterdir() if path.suffix in suffixes and path not in parts)
-    if any(path.suffix == ".parquet" for path in parts):
-        return tuple(other_files)
-    absent = [name for name in files if "*" not in name and not (folder / name).is_file()]
-    return (*other_files, *(f"{name} (absent)" for name in absent))
+    names = [name for name in files if "*" not in name]
+    absent = [f"{name} (absent)" for name in names if not (folder / name).is_file()]
+    # If all are absent, the items are in another form.
+    return (*other_files, *(absent if len(absent) < len(names) else ()))
 
 
 def _picture_rows(

@@ -1,22 +1,40 @@
-"""Your own multiple-choice items as JSON lines; `rococo benchmarks --items` writes other benchmarks in this form.
+"""Your own multiple-choice items, as JSON lines or as a table; `rococo benchmarks --items` writes others as JSON lines.
 
 `items.jsonl`: `{"id", "images": [{"file", "box"?}], "texts": [...], "match": [[image, text], ...], "part"?}`. A box is
 [left, top, right, bottom] in pixels. `match` lists the matching pairs by index. `part` is `all` by default. `kind`,
 `pair` and `set` name groups of items that are also counted together. With `templates`, a list of prompts with `{}` for
 the text, the mean of their embeddings represents each text. Items with the same `scene` are resampled together.
+
+`choices.csv`: columns `image,true,false` and optionally `part`; each row is an item of one image and two texts. All
+files `choices*.csv` are read, unless there is `items.jsonl`.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rococo_jax.benchmarks.choices.items import GROUPINGS, WITHOUT_PROMPT, Item, ItemGroup, Picture
+from rococo_jax.benchmarks.choices.items import GROUPINGS, WITHOUT_PROMPT, Item, ItemGroup, Picture, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 from rococo_jax.benchmarks.pooling import OURS, Headline
 
 
 def items(record: Record) -> Iterator[Item]:
-    """Yield the item of a line."""
+    """Yield the item of a line, or of a row of a table."""
+    yield _item_of_row(record) if record.source.suffix == ".csv" else _item_of_line(record)
+
+
+def _item_of_row(record: Record) -> Item:
+    number = int(record.id) + 1
+    record = dataclasses.replace(record, id=f"in row {number}")
+    image, true, false = record.image("image"), record.text("true"), record.text("false")
+    if true == false:
+        raise record.error("false", f"the same text as true: {false[:40]!r}", "another text")
+    part = record.label("part") if "part" in record.value else "all"
+    return choose_text(f"{record.source.stem} {number}", image, [true], [false], part)
+
+
+def _item_of_line(record: Record) -> Item:
     images = record.child("images")
     pictures = [_picture(images.child(place)) for place in range(len(images.value))]
     pairs = [record.child("match").child(place) for place in range(len(record.child("match").value))]
@@ -31,7 +49,7 @@ def items(record: Record) -> Iterator[Item]:
         if template.count("{}") != 1:
             raise record.error("templates", repr(template)[:80], "templates with {} once, for the text")
     scene = record.label("scene") if "scene" in record.value else ""
-    yield Item(record.label("id"), tuple(pictures), record.texts("texts"), match, part, groups, templates, scene)
+    return Item(record.label("id"), tuple(pictures), record.texts("texts"), match, part, groups, templates, scene)
 
 
 def _picture(record: Record) -> Picture:
@@ -68,6 +86,6 @@ INFO = choice_benchmark(
     licence="yours",
     size="as many items as the file has",
     folders={"images": "choices/images", "annotations": "choices"},
-    files=("items.jsonl",),
+    files=("items.jsonl", "choices*.csv"),
     source="your own file, or `rococo benchmarks --data DIR --items NAME --out items.jsonl`",
 )

@@ -41,7 +41,7 @@ FORMAT, VERSION = "rococo_jax.annotation", 1
 ALTERED_PER_IMAGE = 5
 # Number of texts in a published list -> how many of them are originals.
 ORIGINALS_IN = {10: 5, 11: 6}
-_HOW_TO_MAKE = "; `rococo make-benchmark` writes one from captions in any form"
+_HOW_TO_MAKE = "; `rococo evaluate MODEL --images DIR --captions FILE` makes one of captions in any form"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_read_says_why(files, said, tmp_path):
 def test_a_missing_annotation_folder_is_named(tmp_path):
     refused("annotation folder: found nothing there", read_annotation_folder, tmp_path / "none")
     (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": [], "dataset": "coco"}))
-    said = "annotation folder: .*`rococo make-benchmark` writes one from captions in any form"
+    said = "annotation folder: .*`rococo evaluate MODEL --images DIR --captions FILE` makes one of captions in any form"
     for place in (tmp_path, tmp_path / "dataset_coco.json"):
         refused(said, read_annotation_folder, place)
 
