@@ -142,7 +142,7 @@ def _run(config, workdir: Path) -> int:
 
     from rococo_jax.progress import say
     from rococo_jax.sweep.train import train
-    from rococo_jax.training.run_hooks import Diverged
+    from rococo_jax.training.hooks import Diverged
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.benchmark import downloads_of
 from rococo_jax.benchmarks.pooling import coverage_phrase
-from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import object_of
 from rococo_jax.evaluation.journal import evaluation_time

@@ -26,9 +26,8 @@ from rococo_jax.metrics.ranks import Rank, pseudo_values, ranks, significant_dif
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.collection import Estimate, Group, Run, by_kind, label_of, tasks_of, variants_of
 from rococo_jax.report.exports import groups_of, pandas_for
-from rococo_jax.report.markdown import markdown_lines
+from rococo_jax.report.markdown import markdown_lines, print_aligned, records_of
 from rococo_jax.report.model_facts import ModelFacts, read_facts
-from rococo_jax.report.renderers import print_aligned, records_of
 from rococo_jax.report.sections import lead_of, section_of
 from rococo_jax.report.tables import Column, Measured, human_cell, humans_of, pivot
 from rococo_jax.report.task_tests import agrees

@@ -33,10 +33,10 @@ _MEANINGS: Mapping[Verdict, str] = {
     "says nothing",
     "identical answers": "no image differs",
 }
-COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Verdict")
 NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Images")
+COLUMNS = ("Model", "Task", "Variant", "Metric", *NUMBERS, "Verdict")
 # Columns of a table of one task and model, after variant and metric.
-_TERMINAL = tuple(name for name in COLUMNS[COLUMNS.index("Metric") + 1 :] if name != "Reference")
+_TERMINAL = tuple(name for name in (*NUMBERS, "Verdict") if name not in ("Reference", "Images"))
 # Of more models than this, one sentence counts the verdicts of all.
 _MOST_SENTENCES = 8
 
@@ -46,7 +46,7 @@ def cells_of(row: Difference) -> tuple[str, ...]:
     variant = variant_label(row.variant) + row.coverage
     words = row.model, task_label(row.task), variant, metric_of(row.metric).label
     numbers = percent(row.value), percent(row.reference_value), signed(row.points), row.bounds or "–"
-    return *words, *numbers, row.p_text, percent(row.mde), row.verdict or ""
+    return *words, *numbers, row.p_text, percent(row.mde), count(row.images), row.verdict or ""
 
 
 def verdict_rows(comparisons: Comparisons) -> list[Difference]:
@@ -56,15 +56,14 @@ def verdict_rows(comparisons: Comparisons) -> list[Difference]:
 
 def difference_table(rows: Sequence[Difference], caption: str, notes: Sequence[str] = ()) -> Table:
     """Return primary differences as a table, in which the significant ones are strong."""
-    columns = (*COLUMNS[:-1], "Images", COLUMNS[-1])
-    body = []
-    for row in rows:
-        texts = dict(zip(COLUMNS, cells_of(row), strict=True)) | {"Images": count(row.images)}
-        is_strong = {"Difference": row.is_significant}
-        body.append(
-            [Cell(texts[name], words=name not in NUMBERS, strong=is_strong.get(name, False)) for name in columns]
-        )
-    heads = [Head(name, words=name not in NUMBERS) for name in columns]
+    heads = [Head(name, words=name not in NUMBERS) for name in COLUMNS]
+    body = [
+        [
+            Cell(text, words=head.words, strong=row.is_significant and head.label == "Difference")
+            for head, text in zip(heads, cells_of(row), strict=True)
+        ]
+        for row in rows
+    ]
     return Table(caption, heads, body, sortable=len(rows) > 1, filterable=True, notes=notes)
 
 

@@ -21,7 +21,6 @@ from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.report.collection import Estimate
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, SeedValues, collect, estimates_of_values, summary_columns, values_of_task
-from rococo_jax.sweep.differences import differences_of
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import (
@@ -34,7 +33,7 @@ from rococo_jax.sweep.running import (
     run_points,
     waiting_line,
 )
-from rococo_jax.sweep.tables import csv_rows, scaled_keys, sweep_json
+from rococo_jax.sweep.tables import csv_rows, differences_of, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import run_training
 from tests.report.test_kinds import choice_run

@@ -24,8 +24,8 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, read_config
+from rococo_jax.training.hooks import Diverged
 from rococo_jax.training.run import run_training
-from rococo_jax.training.run_hooks import Diverged
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import (

@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
-from rococo_jax.checkpoints.shipped_models import demo_folder
+from rococo_jax.checkpoints.zoo import demo_folder
 from rococo_jax.data.images import source_files
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
