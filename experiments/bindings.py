@@ -1,6 +1,6 @@
 """Is a gain on altered captions a gain on bindings that no training caption contains?
 
-    python experiments/bindings.py --out bindings.csv [--cache DIR] [--data DATA --split DIR plain=MODEL ...]
+    python experiments/bindings.py --out bindings.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. The parser knows two kinds of bindings, both of the words of the lexicon:
 

@@ -3,20 +3,14 @@
     python experiments/worlds.py --data DATA --out split
 
     scenes        drawn scenes of the split `test`, whose compositions occur in no training scene. Models are the demo's
-    photographs   of COCO. Models are heads on two frozen towers
+    photographs   of COCO, and two frozen towers that were joined
 
 A world has queries (images with captions) and further images that no model was trained on, for comparison. Intervals
 resample images, with the models fixed. The command writes the captions of the training photographs on which no item of
-SugarCrepe or SugarCrepe++ lies, `split/fit.json`, and of the others, `split/others.json`. Models of photographs are
-trained on the former:
+SugarCrepe or SugarCrepe++ lies, `split/fit.json`, and of the others, `split/others.json`. The towers are joined on the
+former:
 
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
-    rococo train --config configs/ablations/defence.py --workdir runs/plain-1 --config.seed=1 \
-        --config.losses.sc.count=2 --config.data.feature_pool.captions=2 --config.init.model=models/fit \
-        --config.data.images=coco/images --config.data.captions=split/fit.json
-    ... --config.losses.sc.weight=1.5                                                                         sc
-    ... --config.losses.sc.weight=2 --config.losses.grounding.weight=1 --config.losses.blind.weight=2 \
-        --config.optimizer.pull_to_start=20                                                                   recipe
 """
 
 import argparse
