@@ -25,10 +25,9 @@ from ties import Items, sugar_crepe
 from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
 
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.perturb.text.kinds import KindAlterer
+from rococo_jax.perturb.text.kinds import KindAlterer, Slot, find_slots
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.perturb.text.word_slots import Slot, find_slots
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.storage import write_csv_rows
 
