@@ -138,7 +138,9 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     """Turn formulas into MathML."""
 
     def mathml(match: re.Match) -> str:
-        return convert(html.unescape(match[2]), display="block" if match[1] == "div" else "inline")
+        if match[1] == "span":
+            return convert(html.unescape(match[2]))
+        return f'<div class="formula">{convert(html.unescape(match[2]), display="block")}</div>'
 
     return _FORMULA.sub(mathml, content)
 
