@@ -78,7 +78,7 @@ def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
             if "image/png" in data:
                 picture = f"{place}-{len(pictures) + 1}.png"
                 pictures[picture] = base64.b64decode(data["image/png"])
-                cells.append(f"![Output of the cell above.](../{picture.removeprefix('start/')})")
+                cells.append(f"![Output of the cell above.]({posixpath.basename(picture)})")
             elif "text/html" in data:
                 table = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
                 cells.append(re.sub(r"<table[^>]*>", "<table>", table))
