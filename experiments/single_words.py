@@ -1,6 +1,6 @@
 """Replace the least, a random and the most influential noun of the same captions; ground against nearest wrong images.
 
-    python experiments/single_words.py --out OUT [--cache DIR]
+    python experiments/single_words.py --out OUT [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. Captions are those in which the noun of lowest and of highest influence are
 different words and every choice has a replacement; others stay in the gallery unaltered. Replacements are nouns of the
@@ -13,7 +13,7 @@ same concept and of another one, each with the seeds 0, 1 and 2. Queries are all
 
 Grounding is the share of wrong images that prefer the true caption to the altered one (lowest influence) by less than
 the matching image does; ties count one half. Wrong images are all others, or the 10 or the 1 nearest to the matching
-image by the embeddings of the first arm. They are the same for all models.
+image by the embeddings of the first model of the first arm. They are the same for all models.
 
 Values are means over training seeds, variants and seeds of the replacement; intervals resample images. The tables
 OUT/word_choice.csv and OUT/nearest_grounding.csv have the differences of every arm from the first, too.
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from worlds import EmbeddedWorld, World, add_arguments, cell, embed, scenes
+from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
 
 from rococo_jax.benchmarks.rococo.generate import candidate_influence
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -178,23 +178,23 @@ def main() -> None:
     words = [["images", "arm", "word", "captions altered", "clean R@1", "R@1", "FR@1", "drop, points", *differences]]
     names = ["all", "nearest 10", "nearest 1"]
     pairs = [["images", "arm", *(column for name in names for column in (name, f"{name}, difference"))]]
-    world = scenes()
-    encoder = load_encoder(world.influence_model)
-    influences = candidate_influence(encoder, world.items, world.lexicon)
-    altered_sets = {
-        (variant, seed): alter_same_captions(world, influences, variant, seed)
-        for variant, seed in itertools.product(VARIANTS, SEEDS)
-    }
-    first = load_encoder(next(iter(world.models.values()))[0])
-    features = embed_images(first, world.files, cache)
-    nearest = order_by_distance(features, len(world.items))
-    arms = {
-        arm: mean_of_seeds([measure(world, embed(world, each, cache), altered_sets, nearest) for each in sources])
-        for arm, sources in world.models.items()
-    }
-    captions = round(np.mean([len(choices["lowest"].texts) for choices in altered_sets.values()]))
-    words += word_rows("scenes", arms, captions)
-    pairs += grounding_rows("scenes", arms)
+    for name, world in worlds_of(arguments).items():
+        encoder = load_encoder(world.influence_model)
+        influences = candidate_influence(encoder, world.items, world.lexicon)
+        altered_sets = {
+            (variant, seed): alter_same_captions(world, influences, variant, seed)
+            for variant, seed in itertools.product(VARIANTS, SEEDS)
+        }
+        first = load_encoder(next(iter(world.models.values()))[0])
+        features = embed_images(first, world.files, cache)
+        nearest = order_by_distance(features, len(world.items))
+        arms = {
+            arm: mean_of_seeds([measure(world, embed(world, each, cache), altered_sets, nearest) for each in sources])
+            for arm, sources in world.models.items()
+        }
+        captions = round(np.mean([len(choices["lowest"].texts) for choices in altered_sets.values()]))
+        words += word_rows(name, arms, captions)
+        pairs += grounding_rows(name, arms)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for file, rows in (("word_choice.csv", words), ("nearest_grounding.csv", pairs)):
         write_csv_rows(arguments.out / file, rows)

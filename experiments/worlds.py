@@ -1,12 +1,21 @@
-"""Images, captions and models of the experiments on single words and ties, as unit vectors.
+"""Images, captions and models of the experiments on words, ties, hubs and bindings, as unit vectors.
 
-Drawn scenes of the split `test`, whose compositions occur in no training scene, and the models of the demo. A world has
-queries (images with captions) and further images that no model was trained on, for comparison. Intervals resample
-images, with the models fixed.
+    python experiments/worlds.py --data DATA --out split
+
+    scenes        drawn scenes of the split `test`, whose compositions occur in no training scene. Models are the demo's
+    photographs   of COCO, and two frozen towers that were joined
+
+A world has queries (images with captions) and further images that no model was trained on, for comparison. Intervals
+resample images, with the models fixed. The command writes the captions of the training photographs on which no item of
+SugarCrepe or SugarCrepe++ lies, `split/fit.json`, and of the others, `split/others.json`. The towers are joined on the
+former:
+
+    rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
 """
 
 import argparse
 import dataclasses
+import json
 import tempfile
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,13 +26,15 @@ import numpy as np
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.demo.training_scenes import training_captions_of
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images, embed_texts
 from rococo_jax.encoders.loading import load_encoder
 from rococo_jax.encoders.protocol import LoadedModel
-from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
+from rococo_jax.storage import write_json
 
-SCENES, FURTHER_SCENES, SEED = 300, 700, 64
+SCENES, FURTHER_SCENES, TRAINING_SCENES, SEED = 300, 700, 20_000, 64
 DEMO_MODELS = {"plain": ["demo:plain"], "sc-vc": ["demo:sc-vc"], "grounded": ["demo:grounded"]}
 DRAWS = 4000
 
@@ -38,6 +49,7 @@ class World:
         lexicon: nouns that replace each other.
         influence_model: model by whose text tower the influence of words is computed.
         models: sources of the models of each arm, one for each training seed; the first arm is the reference.
+        training_captions: captions of the images that models were trained on.
     """
 
     items: Sequence[CaptionedImage]
@@ -45,6 +57,7 @@ class World:
     lexicon: Lexicon
     influence_model: str
     models: dict[str, list[str]]
+    training_captions: Sequence[str]
 
     @cached_property
     def captions(self) -> list[str]:
@@ -83,13 +96,57 @@ def scenes() -> World:
             draw_scene(scene, 256).save(folder / f"{scene.name}.png", compress_level=1)
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in drawn[:SCENES]]
     files = [folder / f"{scene.name}.png" for scene in drawn]
-    return World(items, files, demo_lexicon(), "demo:plain", DEMO_MODELS)
+    training = list(dict.fromkeys(training_captions_of(TRAINING_SCENES)))
+    return World(items, files, demo_lexicon(), "demo:plain", DEMO_MODELS, training)
+
+
+def photographs(data: Path, split: Path, models: Sequence[str]) -> World:
+    """Return the test photographs, with those of `split/others.json` as further images."""
+    tests, fit, others = map(read_items, (data / "coco/captions_test.json", split / "fit.json", split / "others.json"))
+    files = [data / "coco/images" / item.image for item in [*tests, *others]]
+    arms: dict[str, list[str]] = {}
+    for model in models:
+        arm, _, folder = model.partition("=")
+        arms.setdefault(arm, []).append(folder)
+    training = list(dict.fromkeys(caption for item in fit for caption in item.captions))
+    return World(tests, files, shipped_lexicon(), str(data / "towers/minilm_l6_v2"), arms, training)
+
+
+def read_items(path: Path) -> list[CaptionedImage]:
+    """Return the images of a captions file."""
+    return [CaptionedImage(each["image"], tuple(each["caption"])) for each in json.loads(path.read_text("utf-8"))]
+
+
+def split_training_images(data: Path, out: Path) -> None:
+    """Write the captions of training images without and with an item of SugarCrepe or SugarCrepe++."""
+    items = []
+    for path in sorted((data / "compositionality").glob("sugar*crepe*/*.json")):
+        value = json.loads(path.read_text("utf-8"))
+        items += value.values() if isinstance(value, dict) else value
+    numbers = {item["filename"].rpartition("_")[2] for item in items}
+    images = json.loads((data / "coco/captions_train.json").read_text("utf-8"))
+    out.mkdir(parents=True, exist_ok=True)
+    for name, has_item in (("fit", False), ("others", True)):
+        chosen = [image for image in images if (image["image"].rpartition("_")[2] in numbers) == has_item]
+        write_json(out / f"{name}.json", chosen)
+        print(f"{out / name}.json: {len(chosen)} images")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all of these experiments."""
+    """Add the options of all of these experiments: scenes always, photographs where models are named."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="folder of the embedding cache (default: none)")
+    parser.add_argument("--data", type=Path, help="data folder: coco, towers, compositionality")
+    parser.add_argument("--split", type=Path, help="folder of fit.json and others.json")
+    parser.add_argument("models", nargs="*", metavar="ARM=FOLDER", help="models of the photographs")
+
+
+def worlds_of(arguments: argparse.Namespace) -> dict[str, World]:
+    """Return the worlds that the options choose."""
+    worlds = {"scenes": scenes()}
+    if arguments.models:
+        worlds["photographs"] = photographs(arguments.data, arguments.split, arguments.models)
+    return worlds
 
 
 def mean_over_images(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float, float]:
@@ -110,3 +167,15 @@ def cell(sums: np.ndarray, counts: np.ndarray, sign: str = "") -> str:
     """Return a mean with its interval for a table."""
     value, low, high = mean_over_images(sums, counts)
     return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    split_training_images(arguments.data, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

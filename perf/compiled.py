@@ -82,16 +82,18 @@ class Chip:
 CHIPS = {"v5e": Chip(197e12, 819e9, 4 * 128**2), "v6e": Chip(918e12, 1638e9, 2 * 256**2)}
 
 
-def siglip(layers: int) -> ModelSpec:
-    """Return the spec of a SigLIP B/16 with this number of layers."""
-    shape = {"width": 768, "layers": layers, "heads": 12, "mlp_width": 3072}
-    shape |= {"activation": "gelu_tanh", "norm_eps": 1e-6}
+def siglip(layers: int, width: int = 768) -> ModelSpec:
+    """Return the spec of a SigLIP B/16 with this number of layers and this width of the image tower."""
+    shape = {"layers": layers, "activation": "gelu_tanh", "norm_eps": 1e-6}
     vision = VisionSpec(
         image_size=SIDE, patch_size=16, class_token=False, patch_bias=True, norm_before_blocks=False,
-        layer_scale=False, pooling="attention", **shape,
+        layer_scale=False, pooling="attention", width=width, heads=width // 64, mlp_width=4 * width, **shape,
     )  # fmt: skip
-    text = TextSpec(VOCABULARY, TOKENS, **shape, attention="full", norm_after_blocks=False, pooling="last")
-    return ModelSpec(vision, text, HeadSpec(), HeadSpec("linear", 768, bias=True), logit_bias=True)
+    text = TextSpec(
+        VOCABULARY, TOKENS, width=768, heads=12, mlp_width=3072, **shape, attention="full", norm_after_blocks=False,
+        pooling="last",
+    )  # fmt: skip
+    return ModelSpec(vision, text, HeadSpec(), HeadSpec("linear", width, bias=True), logit_bias=True)
 
 
 def training_step(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
@@ -106,7 +108,7 @@ def training_step(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lower
     for name in filter(None, arguments.losses.split(",")):
         config.losses[name].weight = 1.0
     config.gradient_dtype = arguments.gradient_dtype
-    return lower_step(config, siglip(arguments.layers), _preprocessing(), mesh, TOKENS)
+    return lower_step(config, siglip(arguments.layers, arguments.width), _preprocessing(), mesh, TOKENS)
 
 
 def gradients(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
@@ -364,6 +366,7 @@ def main() -> None:
     parser.add_argument("--topology", default="v5e:2x2", help="as v5e:4x4, v6e:2x2")
     parser.add_argument("--pairs", type=int, default=128, help="pairs a device (default: 128)")
     parser.add_argument("--layers", type=int, default=12, help="layers of both towers (default: 12)")
+    parser.add_argument("--width", type=int, default=768, help="of the image tower of `step` (default: 768)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of the towers")
     parser.add_argument("--remat", default="full", help="none, dots or full (default: full)")
     parser.add_argument("--micro-batches", type=int, default=1)

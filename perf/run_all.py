@@ -127,6 +127,8 @@ COMPILED = {
     "gradients_float32": Measurement("compiled.py gradients"),
     "gradients_bfloat16": Measurement("compiled.py gradients --gradient-dtype bfloat16"),
     **{f"corruption_{kind}": Measurement(f"compiled.py corruption --kind {kind}") for kind in _CORRUPTIONS},
+    # An image tower of three billion parameters.
+    "step_3b": Measurement("compiled.py step --topology v5e:4x4 --width 2560 --layers 38 --fsdp 16 --pairs 32"),
     "flags_fusion": Measurement(f"compiled.py step --options xla_enable_async_all_reduce=true,{_FUSION}"),
     "step_sc_vc_grounding": Measurement("compiled.py step --losses sc,vc,grounding --pairs 64"),
     "big_vision_128": Measurement("compiled.py big_vision --source {peers}/big_vision"),

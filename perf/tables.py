@@ -171,6 +171,7 @@ _STEPS = {
     "flags_fusion": "rococo, all-reduces fused with products requested",
     "flags_data_parallel": "rococo, pipelined all-reduces requested",
     "flags_vmem": "rococo, 96 MiB of on-chip memory requested",
+    "step_3b": "rococo, v5e:4x4, 32 pairs, image tower of 3.0 billion parameters, fsdp=16",
     "step_32_none": "rococo, v5e:2x2, 32 pairs, nothing recomputed",
     "jimm_32": "jimm, v5e:2x2, 32 pairs, nothing recomputed",
 }

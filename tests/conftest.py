@@ -32,9 +32,10 @@ from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
 from tests.support import restored
 from tests.support.paths import require_real_data
-from tests.support.programs import QUICK_FOLDERS, compile_quickly
+from tests.support.programs import QUICK_FOLDERS, compile_quickly, is_quick
 
-WORKER_GB = 2.0  # at its peak
+WORKER_GB = 2.5  # at its peak
+PROGRAMS_GB = 1.8  # of a worker, above which it drops its programs at the end of a file
 # Files of few tests with a fixture that takes most of a minute.
 LONG_FIXTURES = ("test_tutorials.py", "test_sweep.py", "test_devices.py")
 
@@ -53,13 +54,23 @@ def pytest_collection_modifyitems(items):
         counts[item.path] += 1
         slow[item.path] += item.get_closest_marker("slow") is not None
     # A long file taken last would leave the other workers idle.
-    items.sort(key=lambda item: (item.path.name not in LONG_FIXTURES, -slow[item.path], -counts[item.path], item.path))
+    items.sort(
+        key=lambda item: (
+            not compiles_quickly(item), item.path.name not in LONG_FIXTURES, -slow[item.path], -counts[item.path],
+            item.path,
+        )
+    )  # fmt: skip
+
+
+def compiles_quickly(node: pytest.Item | pytest.Module) -> bool:
+    """Return whether the programs of a test or file are compiled quickly."""
+    return node.path.parent.name in QUICK_FOLDERS or node.get_closest_marker("quick") is not None
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the workers of `-n auto`: one more than cores, since each waits for commands, or as memory allows."""
-    workers = usable_cores() + 1
+    """Return the workers of `-n auto`: one for each core, or as memory allows. Each collects all tests: no more."""
+    workers = usable_cores()
     free = WORKER_GB * workers
     with contextlib.suppress(OSError):
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -175,12 +186,16 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_a_file(request):
-    """Compile as the file's folder or mark says; drop its programs at its end, which would take gigabytes."""
+    """Compile as the file's folder or mark says; drop programs when the worker has grown too large."""
     types.begin_file()
     restored.begin_file()
-    compile_quickly(request.path.parent.name in QUICK_FOLDERS or request.node.get_closest_marker("quick") is not None)
+    quick = compiles_quickly(request.node)
+    if quick != is_quick():
+        jax.clear_caches()
+    compile_quickly(quick)
     yield
-    jax.clear_caches()
+    if memory.resident_gb() > PROGRAMS_GB:
+        jax.clear_caches()
     memory.end_file()
 
 

@@ -265,7 +265,7 @@ def zoo_page() -> str:
 
 def downloads_page() -> str:
     """Return one row for each file that `rococo fetch` downloads."""
-    from rococo_jax.benchmarks.sources import read_sources
+    from rococo_jax.benchmarks.benchmark import read_sources
     from rococo_jax.cli.fetch import in_bytes
 
     rows = []

@@ -32,8 +32,7 @@ from rococo_jax.attacks.scoring import (
     best_own_and_wrong,
 )
 from rococo_jax.attacks.settings import CaptionAttack, Spaces
-from rococo_jax.attacks.summary import Record, compare, summarise
-from rococo_jax.attacks.transfer import transfer_matrix, universal_captions
+from rococo_jax.attacks.summary import Record, compare, summarise, transfer_matrix, universal_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pictures import open_image
 from rococo_jax.encoders.cache import EmbeddingCache

@@ -5,6 +5,7 @@ Other packages add benchmarks with entry points of the group `rococo_jax.benchma
 fixed places below the data folder, such as `sugar_crepe`, unless the user names other places.
 """
 
+import csv
 import dataclasses
 import functools
 import importlib
@@ -27,6 +28,24 @@ from rococo_jax.data.downloads import Download
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
+
+SOURCES = Path(__file__).parent / "assets" / "sources.csv"
+
+
+@functools.cache
+def read_sources() -> tuple[tuple[Download, frozenset[str], str], ...]:
+    """Read the rows: the download, the benchmarks that need it, and the source of its address."""
+    with SOURCES.open(encoding="utf-8", newline="") as file:
+        rows = [{column: value for column, value in row.items() if value} for row in csv.DictReader(file)]
+    needed_by = [(frozenset(row.pop("benchmarks").split()), row.pop("source")) for row in rows]
+    downloads = [Download(**{**row, "size": int(row.get("size", 0))}) for row in rows]
+    return tuple((download, *about) for download, about in zip(downloads, needed_by, strict=True))
+
+
+def downloads_of(benchmark: str) -> tuple[Download, ...]:
+    """Return the downloads of a benchmark, annotations first; empty if its files must be downloaded by hand."""
+    return tuple(download for download, benchmarks, _ in read_sources() if benchmark in benchmarks)
+
 
 READERS = "rococo_jax.benchmarks.readers"
 ENTRY_POINTS = "rococo_jax.benchmarks"
@@ -269,3 +288,33 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     requested = {**benchmark.requested, "corruptions": list(kinds), "severities": list(severities)}
     return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), requested=requested)
+
+
+READY, PARTLY, MISSING = "ready", "partly", "missing"
+
+
+def availability(info: BenchmarkInfo, folders: Mapping[str, Path]) -> tuple[str, str]:
+    """Return `ready`, `partly`, or `missing` if nothing can be evaluated, and a phrase on images and missing files.
+
+    Raises InputError: an annotation file cannot be read.
+    """
+    if missing_paths := info.missing(folders):
+        return MISSING, f"not found: {', '.join(dict.fromkeys(missing_paths))}"
+    annotations = folders.get("annotations")
+    if annotations is None or info.image_names is None or not annotations.is_dir():
+        return READY, ""
+    # Patterns name the same items in another form, so only complete names count as parts.
+    missing_files = [name for name in info.files if "*" not in name and not existing_files(annotations, name)]
+    if any("*" in name and existing_files(annotations, name) for name in info.files):
+        missing_files = []
+    names = list(dict.fromkeys(info.image_names(annotations)))
+    present = sum(".parquet/" in name for name in names)
+    if folders["images"].is_dir():
+        present += len(find_images([name for name in names if ".parquet/" not in name], folders["images"])[0])
+    works_without_images = "images" in info.optional
+    texts_only = ": only texts are compared" * (works_without_images and not present)
+    details = f"{present:,} of {len(names):,} images{texts_only}"
+    details += f"; without {', '.join(missing_files)}" if missing_files else ""
+    if names and not present and not works_without_images:
+        return MISSING, details
+    return READY if present == len(names) and not missing_files else PARTLY, details

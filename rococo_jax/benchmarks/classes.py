@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, downloads_of, open_images, register
 from rococo_jax.benchmarks.class_folders import class_name_of
 from rococo_jax.benchmarks.excluded_input import in_turns
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask

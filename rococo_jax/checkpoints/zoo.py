@@ -1,4 +1,4 @@
-"""`zoo:NAME`: published fine-tunes by name, and the tags of open_clip as `zoo:ARCHITECTURE/TAG`.
+"""`demo:NAME`: the models of the package. `zoo:NAME`: published fine-tunes, and tags of open_clip (`ARCHITECTURE/TAG`).
 
 shipped/zoo.toml             fine-tunes by family; each fact was read in one of the family's `sources`, or is missing
 shipped/open_clip_tags.csv   one row per tag, written by tools/open_clip_coverage.py: the hub repository, and the
@@ -12,16 +12,42 @@ import csv
 import dataclasses
 import difflib
 import functools
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.checkpoints.shipped_models import ASSETS
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.hub_files import hub_snapshot
 from rococo_jax.progress import say
 from rococo_jax.storage import hash_file
+
+ASSETS = Path(__file__).parent / "shipped"
+PREFIX = "demo:"
+_DESCRIPTION = "model.json"
+
+
+def shipped_models() -> dict[str, Path]:
+    """Return the model directories of the package by name; `plain`, the one without a defence, is first."""
+    folders = sorted((path.parent for path in ASSETS.glob(f"*/{_DESCRIPTION}")), key=lambda path: path.name != "plain")
+    return {path.name: path for path in folders}
+
+
+def demo_folder(source: str | os.PathLike) -> Path | None:
+    """Return the model directory of `demo:NAME`; None for other sources, InputError for an unknown NAME.
+
+    >>> demo_folder("demo:plain").name
+    'plain'
+    """
+    if not str(source).startswith(PREFIX):
+        return None
+    models = shipped_models()
+    name = str(source).removeprefix(PREFIX)
+    if name not in models:
+        raise unknown_name(source, "model", f"{PREFIX}{name}", [f"{PREFIX}{model}" for model in models])
+    return models[name]
+
 
 ZOO = "zoo:"
 TAGS = ASSETS / "open_clip_tags.csv"

@@ -52,7 +52,7 @@ def run(options: Options) -> None:
     from rococo_jax.runtime import enable_compilation_cache
     from rococo_jax.studies.attention import attention_page, choose_pairs
 
-    page = page_path(options.out, "--out")
+    page = page_path(options.out)
     if options.captions is None:
         files = {name: Path(options.images) / name for name in list_images(options.images)}
     else:

@@ -80,15 +80,14 @@ def _print_list(infos: "list[BenchmarkInfo]", data: Path | None) -> None:
 
 def _check(info: "BenchmarkInfo", data: Path) -> tuple[str, str]:
     """Return the status of a benchmark and a phrase about it. A file that cannot be read is reported in the phrase."""
-    from rococo_jax.benchmarks.availability import MISSING, availability
+    from rococo_jax.benchmarks.benchmark import MISSING, availability
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
 
     try:
-        available = availability(info, layout_folders(info, data))
+        return availability(info, layout_folders(info, data))
     except InputError as error:
         return MISSING, str(error)
-    return available.status, available.details
 
 
 def _print_details(info: "BenchmarkInfo", data: Path | None) -> None:

@@ -86,13 +86,17 @@ def run(options: Options) -> int:
 
     from rococo_jax.benchmarks.citations import bibtex_of
     from rococo_jax.report.collection import group_by_fingerprint, load_results
-    from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.difference_table import difference_table
+    from rococo_jax.report.comparison import compare_groups, left_out_lines, left_out_metrics
     from rococo_jax.report.latex import latex_table
-    from rococo_jax.report.left_out import left_out_lines, left_out_metrics
     from rococo_jax.report.markdown import escaped
     from rococo_jax.report.overview import print_overview
-    from rococo_jax.report.verdicts import equivalence_phrase, margin_lines, print_verdicts, verdict_rows
+    from rococo_jax.report.verdicts import (
+        equivalence_phrase,
+        margin_lines,
+        print_verdicts,
+        table_for_papers,
+        verdict_rows,
+    )
 
     baseline = () if options.baseline is None else _results_of_one_model(options.baseline)
     # The reference is the first model that is named.
@@ -107,12 +111,8 @@ def run(options: Options) -> int:
         conditions = conditions if len(models) > 1 else "one model"
         expected = "at least two models that were evaluated on the same data with the same protocol"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
-    try:
-        family = options.family or ("all" if options.fail_on else "task")
-        comparisons = compare_groups(groups, options.reference, options.metrics, margin=options.margin, family=family)
-    except InputError as error:
-        source = f"--{error.source}" if error.source in ("reference", "metrics", "margin") else error.source
-        raise InputError(source, error.field, error.found, error.wanted) from None
+    family = options.family or ("all" if options.fail_on else "task")
+    comparisons = compare_groups(groups, options.reference, options.metrics, margin=options.margin, family=family)
     rows = verdict_rows(comparisons)
     left_out = [*_other_conditions(groups), *left_out_lines(groups, comparisons)]
     metrics = left_out_metrics(options.metrics, rows) if comparisons else []
@@ -128,7 +128,7 @@ def run(options: Options) -> int:
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
     elif options.format == "latex":
-        print(latex_table(difference_table(comparisons, options.margin)), end="")
+        print(latex_table(table_for_papers(comparisons, options.margin)), end="")
     elif options.all or options.metrics:
         hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
         print_verdicts(comparisons, options.margin, hint)

@@ -39,7 +39,7 @@ class Options:
 def run(options: Options) -> None:
     """Draw the scenes, evaluate the models, print the table and write the report."""
     from rococo_jax.benchmarks.settings import Settings
-    from rococo_jax.checkpoints.shipped_models import shipped_models
+    from rococo_jax.checkpoints.zoo import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, open_questions, run_name
     from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache

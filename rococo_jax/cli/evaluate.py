@@ -187,9 +187,8 @@ def _print_and_report(options: Options, results: Sequence[dict], folders: list[P
     """Print the results and how several models compare, and write the report; a shard has no comparison."""
     from rococo_jax.report import write_compared
     from rococo_jax.report.collection import group_by_fingerprint, load_results
-    from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.comparison import compare_groups, left_out_lines
     from rococo_jax.report.leaderboard import leaderboard_tables, print_leaderboards
-    from rococo_jax.report.left_out import left_out_lines
     from rococo_jax.report.verdicts import print_verdicts
 
     quiet = options.json or options.embedding.quiet

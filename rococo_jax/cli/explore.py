@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rococo_jax.cli.outputs import output_file
-from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 if TYPE_CHECKING:  # loads NumPy
@@ -44,7 +43,7 @@ def run(options: Options) -> None:
     from rococo_jax.report import page_path
     from rococo_jax.report.collection import group_by_fingerprint, load_results
 
-    page = page_path(options.out, "--out")
+    page = page_path(options.out)
     write(group_by_fingerprint(load_results(options.results)), page, options.lexicon, dict(options.images))
 
 
@@ -53,11 +52,7 @@ def write(groups: "Sequence[Group]", page: Path, lexicon: str, folders: Mapping[
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.report.explorer import write_explorer
 
-    try:
-        items, missing = write_explorer(groups, page, open_lexicon(lexicon), folders)
-    except InputError as error:
-        source = "--images" if error.source == "images" else error.source
-        raise InputError(source, error.field, error.found, error.wanted) from None
+    items, missing = write_explorer(groups, page, open_lexicon(lexicon), folders)
     answers = f"{len(items.answers):,} answers of {len(items.models)} models"
     print(f"{page}: {len(items.words):,} items, {answers}; pictures in {page.stem}_pictures")
     for name, number in missing.items():

@@ -39,7 +39,5 @@ def run(options: Options) -> None:
     from rococo_jax.report import page_path
     from rococo_jax.studies.factors import write_factors
 
-    page, numbers = write_factors(
-        options.results, options.factors, options.task, page_path(options.out, "--out"), options.facts
-    )
+    page, numbers = write_factors(options.results, options.factors, options.task, page_path(options.out), options.facts)
     print(f"{page}: the page; {numbers}: its numbers")

@@ -47,7 +47,7 @@ def run(options: Options) -> None:
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.latex import latex_table
     from rococo_jax.report.leaderboard import leaderboard_tables, leaderboards_markdown, print_leaderboards
-    from rococo_jax.report.renderers import records_of
+    from rococo_jax.report.markdown import records_of
     from rococo_jax.storage import write_text
 
     groups = group_by_fingerprint(load_results(options.results))

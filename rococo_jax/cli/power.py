@@ -55,25 +55,9 @@ def run(options: Options) -> None:
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.power import pilot_of_rates, pilot_of_results, power_lines
 
-    try:
-        if options.source is None:
-            pilot = pilot_of_rates(options.rate, options.discordance, options.effect)
-        else:
-            number = None if options.number is None else _parts(options.number)
-            groups = group_by_fingerprint(load_results([options.source]))
-            pilot = pilot_of_results(groups, number, options.reference)
-    except InputError as error:
-        source = (
-            f"--{error.source}" if error.source in ("effect", "discordance", "number", "reference") else error.source
-        )
-        raise InputError(source, error.field, error.found, error.wanted) from None
+    if options.source is None:
+        pilot = pilot_of_rates(options.rate, options.discordance, options.effect)
+    else:
+        groups = group_by_fingerprint(load_results([options.source]))
+        pilot = pilot_of_results(groups, options.number, options.reference)
     print(*power_lines(pilot, options.effect, options.n), sep="\n")
-
-
-def _parts(text: str) -> tuple[str, str, str]:
-    """Return task, variant and metric of a number. Variants of other benchmarks have slashes."""
-    task, _, rest = text.partition("/")
-    variant, _, metric = rest.rpartition("/")
-    if not (task and variant and metric):
-        raise InputError("--number", "form", repr(text), "TASK/VARIANT/METRIC, such as image_to_text/danger/fr1")
-    return task, variant, metric

@@ -38,12 +38,11 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.errors import InputError
     from rococo_jax.report import page_path, write_compared
     from rococo_jax.report.collection import group_by_fingerprint, load_results, runs_of
     from rococo_jax.report.comparison import compare_groups
 
-    page = page_path(options.out, "--out")
+    page = page_path(options.out)
     results = load_results(options.results)
     if options.concepts:
         from rococo_jax.perturb.text.lexicon import open_lexicon
@@ -53,11 +52,7 @@ def run(options: Options) -> None:
         write_concepts(concepts, runs_of(results), open_lexicon(options.lexicon))
         print(f"{concepts}: by concept group and replaced word")
     groups = group_by_fingerprint(results)
-    try:
-        comparisons = compare_groups(groups, options.reference)
-    except InputError as error:
-        source = "--reference" if error.source == "reference" else error.source
-        raise InputError(source, error.field, error.found, error.wanted) from None
+    comparisons = compare_groups(groups, options.reference)
     explorer = page.with_suffix(".explore.html") if options.explore else None
     if explorer is not None:
         write(groups, explorer, options.lexicon, {})

@@ -103,8 +103,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.evaluation.models.arrays import annotation_benchmark
-    from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
-    from rococo_jax.evaluation.models.stored_similarities import StoredSimilarities
+    from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings, StoredSimilarities
     from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
     from rococo_jax.runtime import enable_compilation_cache
 

@@ -37,7 +37,7 @@ class Options:
 def run(options: Options) -> None:
     """Select images, write the list, and print their number."""
     from rococo_jax.storage import write_json
-    from rococo_jax.studies.runs import runs_of_the_same_data
+    from rococo_jax.studies.model_facts import runs_of_the_same_data
     from rococo_jax.studies.select import select
 
     runs = runs_of_the_same_data(options.results)

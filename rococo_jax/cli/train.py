@@ -142,7 +142,7 @@ def _run(config, workdir: Path) -> int:
 
     from rococo_jax.progress import say
     from rococo_jax.sweep.train import train
-    from rococo_jax.training.run_hooks import Diverged
+    from rococo_jax.training.hooks import Diverged
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
@@ -153,8 +153,6 @@ def _run(config, workdir: Path) -> int:
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED
-    if 0 < run.resumed_from < config.steps:
-        print(f"resumed from step {run.resumed_from}", file=sys.stderr)
     if run.model is None:
         print(f"stopped after step {run.step}, which is saved; run the same command again to resume", file=sys.stderr)
         return 130 if run.stopped == "SIGINT" else 0

@@ -1,4 +1,4 @@
-"""Read captions in any form: `CAPTION_FORMS` is the list of the forms, and the only place that names them all.
+"""Read captions in any form: `open_captions` recognises them all.
 
 captions.json                 Karpathy's form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_rows`)
 captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); also Flickr's captions.txt,
@@ -14,9 +14,8 @@ import dataclasses
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from rococo_jax.data.caption_rows import is_one_value, open_json, open_text_table
 from rococo_jax.data.caption_tables import (
@@ -25,9 +24,8 @@ from rococo_jax.data.caption_tables import (
     parse_columns,
     refuse_columns,
 )
-from rococo_jax.data.captions import CaptionedImage, caption_lines
+from rococo_jax.data.captions import CaptionedImage, ReadOptions, TextFiles, caption_lines
 from rococo_jax.data.image_files import image_names, is_saved_dataset, list_images, parquet_files
-from rococo_jax.data.read_options import ReadOptions, TextFiles
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, find_file, read_text
@@ -36,22 +34,8 @@ _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv
 _TEXT_TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
 
 
-class CaptionForm(NamedTuple):
-    """A form in which captions come.
-
-    Attributes:
-        recognise: returns whether a source, a path or name, has this form.
-        open: reads the captions of a source of this form.
-    """
-
-    recognise: Callable[[str], bool]
-    open: Callable[[str, ReadOptions], CaptionsFile]
-
-
 def read_captions(source: str | os.PathLike, **options: Any) -> CaptionsFile:
     """Read the captions of one source, whether or not the images exist, and report what was read.
-
-    The form of the source is the first of `CAPTION_FORMS` that recognises it.
 
     Args:
         options: the attributes of `ReadOptions`.
@@ -68,15 +52,31 @@ def open_captions(source: str, options: ReadOptions) -> CaptionsFile:
     """Read the captions of one source, as `read_captions`, without reporting."""
     if file_suffix(source) == ".tar":
         raise InputError(source, "captions", "a tar", "a captions file; a tar has its own captions, as one of `images`")
-    form = next(form for form in CAPTION_FORMS if form.recognise(source))
-    return form.open(source, options)
+    folder, suffix = Path(source), file_suffix(source)
+    if source.startswith("hf:"):
+        return _open_with("open_dataset", source, options)
+    if "?" in source and not folder.exists():
+        return _open_with_options(source, options)
+    if is_saved_dataset(folder):
+        return _open_with("open_dataset", source, options)
+    if folder.is_dir():
+        if find_file(folder, _METADATA) is not None:
+            return _open_metadata(source, options)
+        return (
+            _open_with("open_parquet", source, options) if parquet_files(folder) else _open_text_files(source, options)
+        )
+    if suffix == ".parquet":
+        return _open_with("open_parquet", source, options)
+    if suffix in (".arrow", ".feather"):
+        return _open_with("open_arrow", source, options)
+    if suffix in _TEXT_TABLES and not is_one_value(source):
+        return open_text_table(source, options)
+    return open_json(source, options)
 
 
-# Options behind a name
-
-
-def _has_options(source: str) -> bool:
-    return "?" in source and not Path(source).exists()
+def _open_with(name: str, source: str, options: ReadOptions) -> CaptionsFile:
+    """Call a function of `table_images`, which takes as long to import as all other forms."""
+    return getattr(importlib.import_module("rococo_jax.data.table_images"), name)(source, options)
 
 
 def _open_with_options(source: str, options: ReadOptions) -> CaptionsFile:
@@ -91,31 +91,7 @@ def _open_with_options(source: str, options: ReadOptions) -> CaptionsFile:
     return open_captions(name, dataclasses.replace(options, columns=columns, split=split, text_files=text_files))
 
 
-# Data sets of the `datasets` library
-
-
-def _is_hub_name(source: str) -> bool:
-    return source.startswith("hf:")
-
-
-def _is_saved_dataset(source: str) -> bool:
-    return is_saved_dataset(Path(source))
-
-
-def _open_with(name: str) -> Callable[[str, ReadOptions], CaptionsFile]:
-    """Return a function of `table_images`, which takes as long to import as all other forms."""
-
-    def open_tables(source: str, options: ReadOptions) -> CaptionsFile:
-        return getattr(importlib.import_module("rococo_jax.data.table_images"), name)(source, options)
-
-    return open_tables
-
-
 # Folders
-
-
-def _has_metadata(source: str) -> bool:
-    return Path(source).is_dir() and find_file(Path(source), _METADATA) is not None
 
 
 def _open_metadata(source: str, options: ReadOptions) -> CaptionsFile:
@@ -133,14 +109,6 @@ def _open_metadata(source: str, options: ReadOptions) -> CaptionsFile:
             f", {len(unnamed):,} images of the folder that it does not name left out; the first is {unnamed[0]!r}"
         )
     return dataclasses.replace(file, folder=folder, remarks=remarks)
-
-
-def _has_parquet_files(source: str) -> bool:
-    return Path(source).is_dir() and bool(parquet_files(Path(source)))
-
-
-def _is_folder(source: str) -> bool:
-    return Path(source).is_dir()
 
 
 def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
@@ -180,30 +148,3 @@ def _captions_of(path: Path, text_files: TextFiles) -> tuple[str, ...]:
     if not captions:
         raise InputError(path, "captions", "none", "at least one, each on its own line")
     return captions
-
-
-# Files
-
-
-def has_suffix(*suffixes: str) -> Callable[[str], bool]:
-    """Return a function that recognises files by their suffix, ignoring case and `.gz`."""
-    return lambda source: file_suffix(source) in suffixes
-
-
-def _is_text_table(source: str) -> bool:
-    return file_suffix(source) in _TEXT_TABLES and not is_one_value(source)
-
-
-# The first form that recognises a source reads it.
-CAPTION_FORMS = [
-    CaptionForm(_is_hub_name, _open_with("open_dataset")),
-    CaptionForm(_has_options, _open_with_options),
-    CaptionForm(_is_saved_dataset, _open_with("open_dataset")),
-    CaptionForm(_has_metadata, _open_metadata),
-    CaptionForm(_has_parquet_files, _open_with("open_parquet")),
-    CaptionForm(_is_folder, _open_text_files),
-    CaptionForm(has_suffix(".parquet"), _open_with("open_parquet")),
-    CaptionForm(has_suffix(".arrow", ".feather"), _open_with("open_arrow")),
-    CaptionForm(_is_text_table, open_text_table),
-    CaptionForm(lambda source: True, open_json),
-]

@@ -31,8 +31,7 @@ from rococo_jax.data.caption_tables import (
     choose_column,
     collect_rows,
 )
-from rococo_jax.data.captions import captions_from_json, json_type
-from rococo_jax.data.read_options import Columns, ReadOptions
+from rococo_jax.data.captions import Columns, ReadOptions, captions_from_json, json_type
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.storage import read_json
 from rococo_jax.texts import JSON_LINES, file_suffix, is_well_formed, iterate_lines, open_table, read_jsonl

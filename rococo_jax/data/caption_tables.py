@@ -16,10 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, json_type
+from rococo_jax.data.captions import CaptionedImage, Columns, ReadOptions, check_image_name, check_text, json_type
 from rococo_jax.data.list_cells import EXPECTED as EXPECTED_CELL
 from rococo_jax.data.list_cells import MalformedList, is_caption, parse_list
-from rococo_jax.data.read_options import Columns, ReadOptions
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
 

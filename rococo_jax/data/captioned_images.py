@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.caption_tables import CaptionsFile, parse_columns, refuse_columns
-from rococo_jax.data.captions import CaptionedImage, check_no_image_twice
+from rococo_jax.data.captions import CaptionedImage, ReadOptions, check_no_image_twice
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.pair_source import CaptionedImages, ImageOfSource, JoinedPairs, PairSource
-from rococo_jax.data.read_options import ReadOptions
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names, split_options
 from rococo_jax.data.tfds_pairs import open_tfds
 from rococo_jax.errors import InputError

@@ -7,13 +7,45 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
-from rococo_jax.data.read_options import TextFiles
 from rococo_jax.errors import InputError
 from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.texts import split_lines
+
+# The columns of a table by role: `image`, `caption`, `split`, and `name` of images inside the table.
+Columns = Mapping[str, str]
+# A text beside an image has a caption in each line, or is one caption of several lines.
+TextFiles = Literal["lines", "whole"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """The options with which captions and images are read.
+
+    Attributes:
+        columns: columns of a table by role; by default those with usual names. For tars, `caption` is a key of
+            NAME.json.
+        split: the splits to read, separated by `+` or commas, or `all`.
+        text_files: whether NAME.txt beside NAME.jpg has a caption in each line or is one caption (`whole`).
+        allow_missing: skip images without a file, and samples of tars without an image or a caption, as long as others
+            remain.
+        image_folders: folders of images; absolute image names in a captions file may lie below them.
+    """
+
+    columns: Columns | None = None
+    split: str = ""
+    text_files: TextFiles = "lines"
+    allow_missing: bool = False
+    image_folders: tuple[Path, ...] = ()
+
+    @property
+    def requested_columns(self) -> Columns:
+        """The columns that the user names; empty by default."""
+        return self.columns or {}
+
 
 # JPEG, PNG, GIF, WebP, BMP and TIFF files in base64 of either alphabet begin with these letters, and have no dot.
 _BASE64 = re.compile(r"data:[^,]*,|(?:[/_]9j[/_]|iVBOR|R0lGOD|UklGR|Qk|SUkq|TU0A)[A-Za-z0-9+/_=\s-]*$")

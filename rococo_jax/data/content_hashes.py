@@ -1,8 +1,8 @@
 """SHA-256 of the contents of files, with each file read again only if it may have changed.
 
-A `FileHashes` has the hash of each file together with the state of the file (`file_state`) when it was read. A hash
-counts as long as the file is still in that state. The table is remembered in the cache folder, so that other processes
-can use it. If the files are small, or the cache folder is not writable, the table exists only in memory.
+A `FileHashes` has the hash of each file together with the state of the file (`remote.FileState`) when it was read. A
+hash counts as long as the file is still in that state. The table is remembered in the cache folder, so that other
+processes can use it. If the files are small, or the cache folder is not writable, the table exists only in memory.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from typing import TypeVar
 import numpy as np
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.file_state import FileState, local_state
 from rococo_jax.data.remember import Kind, map_content, remembered
+from rococo_jax.data.remote import FileState, local_state
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file, hash_json
 

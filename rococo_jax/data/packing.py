@@ -23,9 +23,8 @@ from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.pictures import as_rgb, image_format
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tar_index import open_indexes
+from rococo_jax.data.tar_index import IMAGES, open_indexes
 from rococo_jax.data.tar_pairs import TarPairs
-from rococo_jax.data.tar_samples import IMAGES
 from rococo_jax.errors import InputError
 from rococo_jax.storage import atomic_write, read_json, write_json
 

@@ -2,7 +2,7 @@
 
 `remembered` returns such a file, and makes it again if one of its sources or the file itself has changed. It ends with
 
-    record      JSON: format, host, source, the states of its sources (`file_state`) and the SHA-256 of its content
+    record      JSON: format, host, source, the states of its sources (`FileState`) and the SHA-256 of its content
     length      of the record, 4 bytes
     digest      the SHA-256 of the file's name and its record
 
@@ -24,7 +24,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rococo_jax.data.file_state import FileState
+from rococo_jax.data.remote import FileState
 from rococo_jax.errors import InputError
 from rococo_jax.locks import hold
 from rococo_jax.runtime import cache_folder

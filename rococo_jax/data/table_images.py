@@ -32,10 +32,10 @@ from rococo_jax.data.caption_tables import (
     split_column,
     splits_of,
 )
+from rococo_jax.data.captions import ReadOptions
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.image_files import USUAL_SPLITS, is_saved_dataset, parquet_files
 from rococo_jax.data.pictures import image_format
-from rococo_jax.data.read_options import ReadOptions
 from rococo_jax.data.tables import ArrowTable, DatasetTable, ParquetTable, Table, image_columns
 from rococo_jax.errors import InputError, first_line, missing_library
 from rococo_jax.runtime import cache_folder

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from rococo_jax.data.content_hashes import hash_files
-from rococo_jax.data.file_state import FileState, local_state
 from rococo_jax.data.remember import Kind, find_remembered, map_content, recorded_digest, remembered
+from rococo_jax.data.remote import FileState, local_state
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder

@@ -27,8 +27,7 @@ from rococo_jax.data.image_files import is_hidden
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.remote import file_system, forget_listings, matching_urls
 from rococo_jax.data.sample_order import is_object_storage
-from rococo_jax.data.tar_index import Index, columns_of, open_indexes, read_summary
-from rococo_jax.data.tar_samples import HEADER, checksum
+from rococo_jax.data.tar_index import HEADER, Index, checksum, columns_of, open_indexes, read_summary
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import progress, say
 from rococo_jax.storage import hash_json, is_url
@@ -296,7 +295,7 @@ def open_tars(name: str, *, allow_missing: bool = False, caption: str = "") -> T
     """Open the pairs of the tars that a name stands for. The first time, the tars are read to build their indexes.
 
     Args:
-        caption: key of the captions in NAME.json, or `txt` for NAME.txt (`tar_samples.read_tar`).
+        caption: key of the captions in NAME.json, or `txt` for NAME.txt (`tar_index.read_tar`).
         allow_missing: skip samples without an image or a caption, as long as others remain.
 
     Raises:

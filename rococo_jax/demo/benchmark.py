@@ -20,7 +20,7 @@ from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.checkpoints.shipped_models import shipped_models
+from rococo_jax.checkpoints.zoo import shipped_models
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import Scene, draw_scene, make_scene

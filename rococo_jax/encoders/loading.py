@@ -46,7 +46,7 @@ from rococo_jax.checkpoints.parameters import (
     with_image_size,
     with_interpolated_positions,
 )
-from rococo_jax.checkpoints.shipped_models import demo_folder
+from rococo_jax.checkpoints.zoo import demo_folder
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.remote import local_copy
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec

@@ -18,8 +18,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rococo_jax.checkpoints.shipped_models import PREFIX, demo_folder
-from rococo_jax.checkpoints.zoo import ZOO, find_published
+from rococo_jax.checkpoints.zoo import PREFIX, ZOO, demo_folder, find_published
 from rococo_jax.encoders.adapters import is_adapted, name_of
 from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError

@@ -4,7 +4,6 @@ A model's folder appears with its results or not at all. The embeddings of an in
 """
 
 import gc
-import json
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.caption_baselines import TrainingCaptions
+from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.encoder import announce_pixels
 from rococo_jax.evaluation.resume import holds
@@ -120,14 +120,3 @@ def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> boo
 
 def _since(started: float) -> float:
     return round(time.time() - started, 2)
-
-
-JOURNAL = "journal.jsonl"
-
-
-def write_journal(path: Path, **entry: Any) -> None:
-    """Append a line. Short lines appended by several processes do not interleave."""
-    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -93,7 +93,7 @@ class ConvNextSpec(ConvolutionalSpec):
 
 @dataclasses.dataclass(frozen=True)
 class MbConvSpec(CheckedSpec):
-    """Stem of convolutions before a transformer (`models.mbconv`), which halves the map four times."""
+    """Stem of convolutions before a transformer (`models.stages`), which halves the map four times."""
 
     label: ClassVar[str] = "mbconv"
 

@@ -22,11 +22,10 @@ from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.attention import Lengths, attend_all
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear, draw_normal
-from rococo_jax.models.mbconv import MbConvStem
 from rococo_jax.models.positions import positions_on_grid, positions_on_grids
 from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
-from rococo_jax.models.stages import check_size
+from rococo_jax.models.stages import MbConvStem, check_size
 from rococo_jax.models.transformer import Blocks, Mlp
 
 

@@ -71,9 +71,9 @@ def write_compared(
     return write_page(page, content), table
 
 
-def page_path(out: str | Path, field: str = "out") -> Path:
-    """`out` as a path; InputError, which names `field`, where it does not end in `.html` or `.htm`."""
+def page_path(out: str | Path) -> Path:
+    """`out` as a path; InputError where it does not end in `.html` or `.htm`."""
     path = Path(out)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(out, field, f"a name that ends in {path.suffix!r}", "a name that ends in .html")
+        raise InputError(out, "`out`", f"a name that ends in {path.suffix!r}", "a name that ends in .html")
     return path

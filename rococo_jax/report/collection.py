@@ -29,6 +29,7 @@ from rococo_jax.report.results_file import ResultsFile
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
+    Place,
     in_reading_order,
     order_variants,
     percent,
@@ -200,6 +201,18 @@ class Group:
     def benchmarks(self) -> list[str]:
         """Names of the benchmarks that any of the runs measured."""
         return list(dict.fromkeys(run.benchmark_of(task) for run in self.runs for task in run.tasks))
+
+
+def measured_places(runs: Iterable[Run]) -> dict[str, Place]:
+    """Return the place of each number that any of the runs measured, by its path."""
+    places = (
+        Place(task, variant, metric)
+        for run in runs
+        for task, variants in run.tasks.items()
+        for variant, metrics in variants.items()
+        for metric in metrics
+    )
+    return {place.path: place for place in places}
 
 
 def label_of(runs: Iterable[Run], task: str, variant: str) -> str:

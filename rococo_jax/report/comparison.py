@@ -5,12 +5,15 @@ of such sums and has a better end is compared, and so is `blind`, by its distanc
 parts are compared like any other. Only models of one group are compared, and only if both tables have the same queries
 and agree with the results.
 
-The primary differences (`report.primary`) of a task, or of all tasks, are corrected together. All others are shown with
-their uncorrected p and no verdict.
+The primary differences (`task_tests.primary_metrics`) of a task, or of all tasks, are corrected together. All others
+are shown with their uncorrected p and no verdict.
+
+`left_out_lines` lists what a comparison leaves out, and why: models without a table, and tasks and variants that only
+one has.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from rococo_jax.errors import InputError, unknown_name
@@ -21,6 +24,7 @@ from rococo_jax.report.collection import Group, Run, label_of, tasks_of
 from rococo_jax.report.difference import Difference, difference_cells
 from rococo_jax.report.tables import folded_if_long, heads_of
 from rococo_jax.report.task_tests import TaskTests, differences_of, has_best_value
+from rococo_jax.report.vocabulary import task_label, variant_label
 
 Family = Literal["task", "all"]
 
@@ -77,7 +81,7 @@ def compare_groups(
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
-        raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
+        raise InputError("`reference`", "model", repr(reference), f"one of {', '.join(labels)}")
     _check_metrics(groups, metrics)
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
@@ -93,7 +97,7 @@ def compare_groups(
     images = [row.images for comparison in comparisons.values() for row in comparison.primary]
     if margin is not None and images and margin < (least := least_margin(max(images))):
         wanted = f"at least {least:.2g}: {max(images)} images cannot show less (3 / {max(images)})"
-        raise InputError("margin", "points", f"{margin:g}", wanted)
+        raise InputError("`margin`", "points", f"{margin:g}", wanted)
     return comparisons
 
 
@@ -104,10 +108,10 @@ def _check_metrics(groups: Sequence[Group], metrics: Sequence[str]) -> None:
     measured = sorted({name for values in variants for name in values})
     for name in metrics:
         if name not in measured:
-            raise unknown_name("metrics", "name", name, measured, "results.json")
+            raise unknown_name("`metrics`", "name", name, measured, "results.json")
         if not has_best_value(name, is_altered=True):
             compared = ", ".join(each for each in measured if has_best_value(each, is_altered=True))
-            raise InputError("metrics", "name", f"{name}, of which no end is better", f"one of {compared}")
+            raise InputError("`metrics`", "name", f"{name}, of which no end is better", f"one of {compared}")
 
 
 def _family_phrase(metrics: Sequence[str], tasks: int) -> str:
@@ -153,3 +157,67 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
     return Part(title, [Note(comparison_note(comparison)), folded_if_long(table)])
+
+
+# More variants than this are counted instead of listed.
+_MOST_NAMES = 6
+
+
+def left_out_lines(groups: Sequence[Group], comparisons: Comparisons) -> list[str]:
+    """Return a line for everything that results of several models have and that was not compared."""
+    lines = [
+        line
+        for place, group in enumerate(groups)
+        if len(group.runs) > 1
+        for line in _lines_of_group(group, {task: each for (of, task), each in comparisons.items() if of == place})
+    ]
+    return list(dict.fromkeys(lines))
+
+
+def left_out_metrics(metrics: Sequence[str], rows: Sequence[Difference]) -> list[str]:
+    """Return a line for each requested metric that no difference is shown of."""
+    lines = []
+    for name in dict.fromkeys(metrics):
+        if all(row.metric != name for row in rows):
+            reason = "it has no counts for single queries or items"
+            lines.append(f"{metric_of(name).label} ({name}): not compared: {reason}")
+    return lines
+
+
+def _lines_of_group(group: Group, comparisons: dict[str, Comparison]) -> Iterator[str]:
+    for run in group.runs:
+        for file in run.files:
+            if not file.table.is_file():
+                yield f"{run.label}: not compared: {file.path.parent} has no {file.table.name}"
+    for task in tasks_of(group.runs):
+        runs = [run for run in group.runs if task in run.tasks]
+        with_table = [run for run in runs if run.file_of(task).table.is_file()]
+        if len(runs) == 1:
+            yield f"{task_label(task)}: not compared: only {runs[0].label} has results of it"
+        elif len(with_table) > 1:
+            yield from _lines_of_task(task, with_table, comparisons.get(task))
+
+
+def _lines_of_task(task: str, runs: Sequence[Run], comparison: Comparison | None) -> Iterator[str]:
+    label = task_label(task)
+    if comparison is None:
+        yield f"{label}: not compared: no metric with counts of the same queries or items"
+        return
+    reference = comparison.reference
+    absent: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        if run is reference:
+            continue
+        compared = {row.variant for row in comparison.rows if row.model == run.label}
+        for variant in (*run.variants(task), *run.mean_corruptions(task)):
+            if variant in compared:
+                continue
+            is_absent = variant not in reference.tasks[task]
+            why = f"{reference.label} has no results of it" if is_absent else "no counts of the same queries or items"
+            absent.setdefault((variant, why), []).append(run.label)
+    by_models: dict[tuple[str, str], list[str]] = {}
+    for (variant, why), models in absent.items():
+        by_models.setdefault((", ".join(models), why), []).append(variant_label(variant))
+    for (names, why), variants in by_models.items():
+        listed = ", ".join(variants) if len(variants) <= _MOST_NAMES else f"{len(variants)} variants"
+        yield f"{names}: {label}, {listed}: not compared: {why}"

@@ -6,21 +6,20 @@ They are Spearman's, alone and controlling for clean R@1, of the metrics that ea
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, Variant
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.correlation import Correlations, correlate, holm
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Notes, Part, Table
 from rococo_jax.report.charts import correlation_map
-from rococo_jax.report.collection import Run, pooled_severities, tasks_of, variants_of
+from rococo_jax.report.collection import Run, measured_places, pooled_severities, tasks_of, variants_of
 from rococo_jax.report.difference import p_value
 from rococo_jax.report.sections import section_of
-from rococo_jax.report.vocabulary import task_label, variant_label
+from rococo_jax.report.vocabulary import Place
 
 MIN_MODELS = 5
 # On the report's page, whose reader did not request them; fewer models have very wide intervals.
@@ -28,27 +27,6 @@ MIN_MODELS_ON_PAGE = 10
 _CORRUPTED = ("drop", "ras")
 _ROWS = 60
 _R2 = "Share of the variance of one metric that a straight line on the other explains (least squares)"
-
-
-class Place(NamedTuple):
-    """Metric of results, or column of a table of scores, which has only a name."""
-
-    task: str
-    variant: str = ""
-    metric: str = ""
-
-    @property
-    def path(self) -> str:
-        """Name in results and options: "image_to_text/danger/fr1"; for a column, only its name."""
-        return "/".join(filter(None, self))
-
-    @property
-    def label(self) -> str:
-        """Name in tables: "Image to text, danger: FR@1"; for a column, its name."""
-        if not self.metric:
-            return self.task
-        variant = variant_label(self.variant)
-        return f"{task_label(self.task)}, {variant[:1].lower()}{variant[1:]}: {metric_of(self.metric).label}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,15 +77,9 @@ def correlate_runs(runs: Sequence[Run], names: Sequence[str] | None = None, give
     """
     if len(runs) < MIN_MODELS:
         raise InputError("RESULTS", "models", len(runs), f"results of {MIN_MODELS} models or more")
-    measured = {
-        place.path: place
-        for run in runs
-        for task, variants in run.tasks.items()
-        for variant, metrics in variants.items()
-        for place in (Place(task, variant, name) for name in metrics)
-    }
+    measured = measured_places(runs)
     requested = _default_places(runs) if names is None else [_place(name, measured, "metrics") for name in names]
-    clean_recall = measured.get(Place("image_to_text", CLEAN, "r1").path)
+    clean_recall = measured.get(f"image_to_text/{CLEAN}/r1")
     control = clean_recall if given is None else _place(given, measured, "given")
     places = list(dict.fromkeys([*([control] if control else []), *requested]))
     rows, left_out = comparable({place: [run.estimate(*place).value for run in runs] for place in places})

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.benchmark import known_benchmarks
+from rococo_jax.evaluation.journal import evaluation_time
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import numbers_hash, read_rows
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.intervals import RESAMPLES
 from rococo_jax.report.answers import Answer, answered_rows
 from rococo_jax.report.collection import Run
-from rococo_jax.report.dates import evaluation_time
 from rococo_jax.report.hub_results import hub_data_set, portable_name
 from rococo_jax.report.vocabulary import SPREAD
 from rococo_jax.storage import hash_file, hash_json, write_json, write_json_lines
@@ -75,7 +75,7 @@ def write_record(folder: Path, run: Run, about: Mapping[str, str]) -> list[Path]
 def _record(run: Run, evaluation_id: str, model_id: str, developer: str, about: Mapping[str, str]) -> dict[str, Any]:
     fingerprint = run.results["fingerprint"]
     versions = {name: str(value) for name, value in fingerprint.get("versions", {}).items()}
-    seconds = str(int(evaluation_time(run).timestamp()))
+    seconds = str(int(evaluation_time(run.path, run.results).timestamp()))
     hashes = {name: value for name, value in fingerprint.get("model", {}).items() if isinstance(value, str)}
     deployment = "self_deployed" if "weights" in hashes else "unknown"
     return {

@@ -170,7 +170,7 @@ def picture_files(groups: Sequence[Group], items: Items, folders: Mapping[str, s
     places = {name: about.get("images") for group in reversed(groups) for name, about in group.data.items()}
     for name in folders:
         if name not in places:
-            raise InputError("images", "benchmark", repr(name), f"one of the results: {', '.join(places)}")
+            raise InputError("`images`", "benchmark", repr(name), f"one of the results: {', '.join(places)}")
     numbers: dict[str, list[int]] = {}
     for benchmark, number in items.images:
         numbers.setdefault(benchmark, []).append(number)

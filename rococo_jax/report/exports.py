@@ -14,7 +14,7 @@ from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results, tasks_of
 from rococo_jax.report.comparison import Comparisons, Family, compare_groups
 from rococo_jax.report.concepts import add_replaced_words
-from rococo_jax.report.primary import primary_metrics
+from rococo_jax.report.task_tests import primary_metrics
 from rococo_jax.report.vocabulary import in_reading_order, order_variants
 from rococo_jax.storage import hash_json, write_csv_rows
 

@@ -1,4 +1,8 @@
-"""Facts about a group of results: data, protocol and coverage, how to repeat them, notes, and a card of each model."""
+"""Facts about a group of results: data, protocol and coverage, how to repeat them, notes, and a card of each model.
+
+Also each model in one line, the size of a task in one sentence, and the results of one model at several image sizes,
+which are no further models for a study.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -6,12 +10,14 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import known_benchmarks
 from rococo_jax.benchmarks.subset import phrase_of
-from rococo_jax.errors import is_whole, object_of
+from rococo_jax.benchmarks.variants import ALL, MEAN
+from rococo_jax.errors import is_number, is_whole, object_of
 from rococo_jax.evaluation.conditions import flatten
+from rococo_jax.evaluation.model_list import size_suffix
 from rococo_jax.evaluation.summary import joined_notes
 from rococo_jax.report.blocks import Alert, Folded, Note, Notes, Part, PlainTable, Terms, Text, rich
-from rococo_jax.report.collection import Group, Run
-from rococo_jax.report.vocabulary import PROTOCOLS, count, percent, task_label
+from rococo_jax.report.collection import Group, Run, label_of, variants_of
+from rococo_jax.report.vocabulary import PROTOCOLS, count, percent, task_label, variant_label
 from rococo_jax.storage import hash_json
 
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
@@ -195,3 +201,114 @@ def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_words, value))
     return "" if value is None else str(value)
+
+
+# Losses as the papers abbreviate them; others by their key.
+_LOSSES = {"sc": "SC", "vc": "VC", "blind": "blind", "grounding": "grounding", "hard_positives": "hard positives"}
+
+
+def model_line(run: Run) -> str:
+    """Return size and training of a model, such as "1.0 M parameters, trained for 1,000 steps with SC, VC".
+
+    The line contains only what is in the results; it is empty if they have neither.
+    """
+    about = object_of(run.results.get("about"))
+    total = object_of(about.get("parameters")).get("total")
+    provenance = object_of(about.get("provenance"))
+    return ", ".join(filter(None, [parameter_count(total), _training(provenance), _source(provenance)]))
+
+
+def parameter_count(total: Any) -> str:
+    """Return a number of parameters in words; an empty text for anything that is no number.
+
+    >>> parameter_count(979_969), parameter_count(151_277_313), parameter_count(None)
+    ('1.0 M parameters', '151 M parameters', '')
+    """
+    if not is_whole(total):
+        return ""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if total >= 0.95 * size:
+            number = total / size
+            return f"{number:.1f} {unit} parameters" if number < 10 else f"{number:.0f} {unit} parameters"
+    return f"{total} parameters"
+
+
+def _training(provenance: dict[str, Any]) -> str:
+    """Return how long and with which losses a model was trained with this project."""
+    trained = object_of(provenance.get("trained"))
+    step, config = trained.get("step"), object_of(trained.get("config"))
+    if not is_whole(step):
+        return ""
+    keys = [key for key in config if key.startswith("losses.") and key.endswith(".weight")]
+    names = [key.split(".")[1] for key in keys if is_number(config[key]) and config[key]]
+    losses = ", ".join(_LOSSES.get(name, name.replace("_", " ")) for name in names)
+    return f"trained for {step:,} steps with the contrastive loss {f'and {losses}' if losses else 'alone'}"
+
+
+def _source(provenance: dict[str, Any]) -> str:
+    source = provenance.get("source")
+    if not isinstance(source, str) or "trained" in provenance:
+        return ""
+    # Of a path only the last part is of interest to other readers; a hub name has two parts.
+    name = PurePath(source).name if PurePath(source).is_absolute() or source.startswith(".") else source
+    # Stored numbers were made elsewhere, and nothing was converted.
+    kind = provenance.get("kind")
+    return f"{kind if isinstance(kind, str) else 'converted'} from {name}" if name else ""
+
+
+def sizes(runs: Sequence[Run], task: str) -> Note | None:
+    """Return the number of queries and gallery items, or of images or items; None where the results do not say."""
+    task_sizes = runs[0].sizes(task)
+    if not task_sizes:
+        return None
+    first = next(iter(task_sizes.values()))
+    if "items" in first:
+        variants = [name for name in runs[0].variants(task) if "items" in task_sizes.get(name, {})]
+        over_all = [name for name in variants if "parts" in task_sizes[name] and name.rpartition("/")[2] == ALL]
+        variants = [name for name in variants if name != MEAN and name not in over_all]
+        parts = [f"{count(task_sizes[name]['items'])} {label_of(runs[:1], task, name)}" for name in variants]
+        return Note(f"Items: {', '.join(parts)}.")
+    if "outside" in first:
+        parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in task_sizes.items()]
+        return Note(f"{count(first['inside'])} images of the classes, against {', '.join(parts)}.")
+    if "classes" in first:
+        return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
+    if "gallery" not in first:
+        return None
+    galleries = {name: each["gallery"] for name, each in task_sizes.items() if is_whole(each.get("gallery"))}
+    altered = variants_of(runs[:1], task, condition=lambda each: not each.is_clean)
+    altered = sorted(galleries[name] for name in altered if name in galleries)
+    parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
+    if altered:
+        span = count(altered[0]) if altered[0] == altered[-1] else f"{count(altered[0])} to {count(altered[-1])}"
+        parts.append(f"{span} with altered ones")
+    return Note(f"{count(first.get('queries'))} queries; gallery: {', '.join(parts)}.")
+
+
+# Parts of a model's fingerprint that its image size changes.
+_OF_SIZE = ("spec", "preprocessing")
+# The runs of a model by image size, ascending, by its name.
+_Sizes = dict[str, dict[int, Run]]
+
+
+def runs_by_size(runs: Sequence[Run]) -> _Sizes:
+    """Return the runs of each model that was evaluated at two or more image sizes, by its name and the size."""
+    by_model: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        size = object_of(run.results.get("about")).get("image_size")
+        if is_whole(size):
+            model = object_of(run.results["fingerprint"].get("model"))
+            key = hash_json({name: value for name, value in model.items() if name not in _OF_SIZE})
+            by_model.setdefault(key, {}).setdefault(size, run)
+    several = (dict(sorted(of_size.items())) for of_size in by_model.values() if len(of_size) > 1)
+    return {_name(*next(iter(of_size.items()))): of_size for of_size in several}
+
+
+def _name(size: int, run: Run) -> str:
+    return run.label.removesuffix(size_suffix(size))
+
+
+def one_size_each(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs without further image sizes of the same model, which are no further models."""
+    further_sizes = {id(run) for of_size in runs_by_size(runs).values() for run in list(of_size.values())[1:]}
+    return [run for run in runs if id(run) not in further_sizes]

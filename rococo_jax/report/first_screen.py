@@ -19,7 +19,7 @@ from rococo_jax.report.collection import Estimate, Group, Run, label_of, tasks_o
 from rococo_jax.report.comparison import Comparison
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.examples import example_cards
-from rococo_jax.report.model_lines import model_line
+from rococo_jax.report.facts import model_line
 from rococo_jax.report.overview import attacks_of, in_order
 from rococo_jax.report.sections import lead_of, section_of_variant
 from rococo_jax.report.tables import MOST_BARS, MOST_PANELS, has_any, interval_panels

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.benchmark import downloads_of
 from rococo_jax.benchmarks.pooling import coverage_phrase
-from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import object_of
+from rococo_jax.evaluation.journal import evaluation_time
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Run
-from rococo_jax.report.dates import evaluation_time
 from rococo_jax.storage import write_text
 
 _HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)@([^/]+)/")
@@ -81,7 +81,11 @@ def hub_entries(
         phrases += [f"{size[name]} {name}" for name in ("queries", "items", "images") if name in size][:1]
         version = run.results["fingerprint"].get("versions", {}).get("rococo_jax")
         phrases.append(f"protocol {run.results['protocol']}, rococo_jax {version or 'unknown'}")
-        entry = {"dataset": data_set, "value": estimate.value, "date": f"{evaluation_time(run):%Y-%m-%d}"}
+        entry = {
+            "dataset": data_set,
+            "value": estimate.value,
+            "date": f"{evaluation_time(run.path, run.results):%Y-%m-%d}",
+        }
         entry |= {"source": {"url": source, "name": "rococo_jax"}} if source else {}
         entries.setdefault(benchmark, []).append(entry | {"notes": "; ".join(phrases)})
     return entries, left_out

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +26,12 @@ from rococo_jax.metrics.ranks import Rank, pseudo_values, ranks, significant_dif
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.collection import Estimate, Group, Run, by_kind, label_of, tasks_of, variants_of
 from rococo_jax.report.exports import groups_of, pandas_for
-from rococo_jax.report.markdown import markdown_lines
+from rococo_jax.report.markdown import markdown_lines, print_aligned, records_of
 from rococo_jax.report.model_facts import ModelFacts, read_facts
-from rococo_jax.report.renderers import print_aligned, records_of
 from rococo_jax.report.sections import lead_of, section_of
 from rococo_jax.report.tables import Column, Measured, human_cell, humans_of, pivot
 from rococo_jax.report.task_tests import agrees
-from rococo_jax.report.vocabulary import count, in_reading_order, task_label
+from rococo_jax.report.vocabulary import Place, count, in_reading_order, task_label
 
 _GROUPS = ("Retrieval under attack", "Compositional", "Classification", "Others", "Corruption")
 # With fewer models, the comparison of two says everything.
@@ -50,19 +49,6 @@ _RANKS = (
     f"pairs of models, paired by image, max-T over {FLIPS:,} swaps)"
 )
 _NO_MEAN = "There is no mean over benchmarks."
-
-
-class Place(NamedTuple):
-    """Task, variant and metric of a column."""
-
-    task: str
-    variant: str
-    metric: str
-
-    @property
-    def name(self) -> str:
-        """Name of the column in files, as `rococo correlate` takes it."""
-        return "/".join(self)
 
 
 def leaderboard(results: Any, *, facts: str | Path | None = None) -> Any:
@@ -218,7 +204,7 @@ def _head(runs: Sequence[Run], place: Place, sizes: set[int | None], is_first: b
     if len(sizes) == 1 and None not in sizes:
         small.append(f"n {count(*sizes)}")
     descending = is_first and metric.better != "lower"
-    return Head(task_label(place.task), metric.definition, sorted_now=descending, small=tuple(small), name=place.name)
+    return Head(task_label(place.task), metric.definition, sorted_now=descending, small=tuple(small), name=place.path)
 
 
 def _fact_columns(facts: ModelFacts | None, labels: Sequence[str]) -> tuple[list[Head], dict[str, list[Cell]]]:

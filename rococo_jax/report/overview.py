@@ -20,10 +20,10 @@ from rococo_jax.report.charts import short_labels
 from rococo_jax.report.collection import Group, Run, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, Comparisons
 from rococo_jax.report.difference import Difference
-from rococo_jax.report.renderers import compact_lines
+from rococo_jax.report.facts import sizes
+from rococo_jax.report.markdown import compact_lines
 from rococo_jax.report.sections import lead_of
 from rococo_jax.report.tables import Column, Lead, pivot
-from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.task_tests import is_at_chance
 from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, signed, task_label, variant_label
 

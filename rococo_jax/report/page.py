@@ -8,6 +8,7 @@ from rococo_jax.evaluation.examples import EXAMPLES, Example
 from rococo_jax.metrics import is_defined, metric_of
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.report.blocks import (
+    Alert,
     Block,
     Cards,
     Folded,
@@ -22,20 +23,29 @@ from rococo_jax.report.blocks import (
     rich,
 )
 from rococo_jax.report.collection import Group, Run, by_kind, corrupted_by, tasks_of
-from rococo_jax.report.comparison import DIFFERENCES, Comparison, Comparisons, comparison_part
+from rococo_jax.report.comparison import DIFFERENCES, Comparison, Comparisons, comparison_part, left_out_lines
 from rococo_jax.report.concepts import concepts_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
-from rococo_jax.report.facts import coverage_alerts, differences, group_name, model_cards, notes, repetition, setting
+from rococo_jax.report.facts import (
+    coverage_alerts,
+    differences,
+    group_name,
+    model_cards,
+    notes,
+    one_size_each,
+    repetition,
+    setting,
+    sizes,
+)
 from rococo_jax.report.first_screen import first_screen
-from rococo_jax.report.image_sizes import one_size_each
-from rococo_jax.report.introduction import chance_alert, lede
 from rococo_jax.report.leaderboard import leaderboard_part, leaderboard_tables
-from rococo_jax.report.left_out import left_out_lines
+from rococo_jax.report.overview import attacks_of
 from rococo_jax.report.sections import TaskSection, ordered, section_of
+from rococo_jax.report.sections.choice import CHOICES
+from rococo_jax.report.sections.classify import CLASSES
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
-from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.task_tests import is_at_chance
 from rococo_jax.report.verdicts import verdict_part
 from rococo_jax.report.vocabulary import (
@@ -47,6 +57,45 @@ from rococo_jax.report.vocabulary import (
     task_label,
     variant_label,
 )
+
+# What joins the gallery of a task.
+_GALLERIES = {"image_to_text": "captions with one wrong word", "text_to_image": "mixed images"}
+
+
+def lede(runs: Sequence[Run]) -> str:
+    """Return the questions of the page in one sentence, from the tasks that are there."""
+    tasks = tasks_of(runs)
+    kinds = {kind for run in runs for task in run.tasks for kind in run.kinds(task)}
+    attacked = {task for task in tasks if attacks_of(runs, task)}
+    galleries = [words for task, words in _GALLERIES.items() if task in attacked]
+    galleries += ["altered items"] * bool(attacked - _GALLERIES.keys())
+    clauses = [f"when {' or '.join(galleries)} join the gallery"] if galleries else []
+    if "rank" in kinds and not attacked:
+        clauses.append("when they rank images and texts")
+    if kinds & CHOICES.keys():
+        clauses.append("when texts or images differ in a detail only")
+    if kinds & CLASSES.keys():
+        clauses.append("when they assign images to classes")
+    if corrupted_by(runs)[0]:
+        clauses.append("when images are corrupted")
+    text = ", ".join([*clauses[:-2], " and ".join(clauses[-2:])])
+    trusted = ", and whether their confidence can be trusted" if kinds & CLASSES.keys() else ""
+    return f"How image-text models perform {text}".rstrip() + f"{trusted}."
+
+
+def chance_alert(group: Group) -> Alert | None:
+    """Return one warning on all models whose numbers of a task cannot be told from chance."""
+    weak: dict[str, list[str]] = {}
+    for task in tasks_of(group.runs):
+        for run in (run for run in group.runs if CLEAN in run.tasks.get(task, {})):
+            if is_at_chance(run, task, CLEAN):
+                weak.setdefault(task_label(task), []).append(run.label)
+    if not weak:
+        return None
+    text = "; ".join(f"{task}: {', '.join(labels)}" for task, labels in weak.items())
+    why = "Too few images, an untrained model, or images or tokens that are not read as in its training"
+    return Alert("At chance, without alterations.", f"{text}. Drops and verdicts of these are not meaningful. {why}.")
+
 
 _ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
 _DEFINITION_COLUMNS = ("Metric", "Definition", "Source of the formula")

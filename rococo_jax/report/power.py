@@ -16,7 +16,7 @@ from rococo_jax.metrics.paired import ALPHA, POWER, minimum_detectable_effect
 from rococo_jax.report.collection import Group
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.difference import Difference
-from rococo_jax.report.vocabulary import count, percent, task_label, variant_label
+from rococo_jax.report.vocabulary import Place, count, percent, task_label, variant_label
 
 # Images of the test split of COCO.
 USUAL_IMAGES = 5000
@@ -62,7 +62,7 @@ def pilot_of_rates(rate: float, discordance: float | None, effect: float) -> Pil
     others = [other for other in (rate + effect, rate - effect) if 0 <= other <= 100]
     if not others:
         raise InputError(
-            "effect", "points", f"{effect:g}", f"at most {max(rate, 100 - rate):g}, with a rate of {rate:g} %"
+            "`effect`", "points", f"{effect:g}", f"at most {max(rate, 100 - rate):g}, with a rate of {rate:g} %"
         )
     most = max(min(rate + other, 200 - rate - other) for other in others)
     if discordance is None:
@@ -70,37 +70,35 @@ def pilot_of_rates(rate: float, discordance: float | None, effect: float) -> Pil
         source = f"given: rate {rate:g} %; discordance {discordance:.1f} %, as if errors were independent"
     elif not effect <= discordance <= most:
         wanted = f"a share from {effect:g} (the effect) to {most:g} (as the rate allows)"
-        raise InputError("discordance", "percent", f"{discordance:g}", wanted)
+        raise InputError("`discordance`", "percent", f"{discordance:g}", wanted)
     else:
         source = f"given: rate {rate:g} %, discordance {discordance:g} %"
     return Pilot(10.0 * discordance**0.5, ALONE, USUAL_IMAGES, 1, source)
 
 
-def pilot_of_results(
-    groups: Sequence[Group], number: tuple[str, str, str] | None = None, reference: str | None = None
-) -> Pilot:
+def pilot_of_results(groups: Sequence[Group], number: str | None = None, reference: str | None = None) -> Pilot:
     """Return the pilot of models that were evaluated: of the pair with the largest spread.
 
     Args:
-        number: task, variant and metric; by default the headline of the first task that was compared.
+        number: `TASK/VARIANT/METRIC`; by default the headline of the first task that was compared.
         reference: label of the model that others are compared with; the first by default.
 
     Raises InputError: no two models can be compared in that number, or no image differs.
     """
     compared = [(row, each) for each in compare_groups(groups, reference).values() for row in each.rows]
-    places = {"/".join(_place(row)): _place(row) for row, _ in compared}
+    places = {_path(row): row for row, _ in compared}
     if not places:
-        raise InputError("from", "models", "no two that can be compared", "results of two models on one benchmark")
+        raise InputError("`source`", "models", "no two that can be compared", "results of two models on one benchmark")
     if number is None:
-        primary = [_place(row) for row, _ in compared if row.is_primary]
+        primary = [_path(row) for row, _ in compared if row.is_primary]
         leads = {each.task: each.reference.headline(each.task) for _, each in compared}
-        headlines = [(task, lead.variant, lead.metric) for task, lead in leads.items() if lead is not None]
-        number = next((each for each in headlines if each in primary), (primary or [*places.values()])[0])
-    elif number not in places.values():
-        raise unknown_name("number", "compared number", "/".join(number), places, "rococo report")
-    row, comparison = max((each for each in compared if _place(each[0]) == number), key=lambda each: each[0].spread)
+        headlines = [f"{task}/{lead.variant}/{lead.metric}" for task, lead in leads.items() if lead is not None]
+        number = next((each for each in headlines if each in primary), (primary or [*places])[0])
+    elif number not in places:
+        raise unknown_name("`number`", "compared number", number, places, "rococo report")
+    row, comparison = max((each for each in compared if _path(each[0]) == number), key=lambda each: each[0].spread)
     if not row.spread:
-        raise InputError("number", "/".join(number), "identical answers to all images", "models that differ")
+        raise InputError("`number`", number, "identical answers to all images", "models that differ")
     family = len(comparison.primary) if row.is_primary else 1
     pilot = Pilot(row.spread, row.critical, row.images, family, "")
     name = f"{metric_of(row.metric).label}, {variant_label(row.variant)}, {task_label(row.task)}"
@@ -108,8 +106,8 @@ def pilot_of_results(
     return dataclasses.replace(pilot, source=f"{row.model} and {row.reference}, {name}: {measured}")
 
 
-def _place(row: Difference) -> tuple[str, str, str]:
-    return row.task, row.variant, row.metric
+def _path(row: Difference) -> str:
+    return Place(row.task, row.variant, row.metric).path
 
 
 def images_needed(effect: float, spread: float, critical: float = ALONE) -> int:

@@ -1,4 +1,4 @@
-"""Primary differences between models with their verdicts, for the page and the terminal."""
+"""Primary differences between models with their verdicts, for the page, the terminal and papers."""
 
 import sys
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import get_args
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.evaluation.summary import INTERVAL
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.paired import Verdict, least_margin
+from rococo_jax.metrics.paired import FLIPS, Verdict, least_margin
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
 from rococo_jax.report.collection import label_of
 from rococo_jax.report.comparison import Comparison, Comparisons
@@ -18,7 +18,7 @@ from rococo_jax.report.overview import print_wrapped
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.tables import folded_if_long
 from rococo_jax.report.task_tests import reaches_chance
-from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
+from rococo_jax.report.vocabulary import count, percent, signed, task_label, variant_label
 
 _LEGEND = (
     "Difference: model minus reference, paired by image, with its 95 % interval; for Blind, of the distances from 50. "
@@ -33,10 +33,10 @@ _MEANINGS: Mapping[Verdict, str] = {
     "says nothing",
     "identical answers": "no image differs",
 }
-COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Verdict")
-NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE")
+NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Images")
+COLUMNS = ("Model", "Task", "Variant", "Metric", *NUMBERS, "Verdict")
 # Columns of a table of one task and model, after variant and metric.
-_TERMINAL = tuple(name for name in COLUMNS[COLUMNS.index("Metric") + 1 :] if name != "Reference")
+_TERMINAL = tuple(name for name in (*NUMBERS, "Verdict") if name not in ("Reference", "Images"))
 # Of more models than this, one sentence counts the verdicts of all.
 _MOST_SENTENCES = 8
 
@@ -46,12 +46,37 @@ def cells_of(row: Difference) -> tuple[str, ...]:
     variant = variant_label(row.variant) + row.coverage
     words = row.model, task_label(row.task), variant, metric_of(row.metric).label
     numbers = percent(row.value), percent(row.reference_value), signed(row.points), row.bounds or "–"
-    return *words, *numbers, row.p_text, percent(row.mde), row.verdict or ""
+    return *words, *numbers, row.p_text, percent(row.mde), count(row.images), row.verdict or ""
 
 
 def verdict_rows(comparisons: Comparisons) -> list[Difference]:
     """Return the primary differences of all comparisons, in the order of the page."""
     return [row for comparison in comparisons.values() for row in comparison.primary]
+
+
+def difference_table(rows: Sequence[Difference], caption: str, notes: Sequence[str] = ()) -> Table:
+    """Return primary differences as a table, in which the significant ones are strong."""
+    heads = [Head(name, words=name not in NUMBERS) for name in COLUMNS]
+    body = [
+        [
+            Cell(text, words=head.words, strong=row.is_significant and head.label == "Difference")
+            for head, text in zip(heads, cells_of(row), strict=True)
+        ]
+        for row in rows
+    ]
+    return Table(caption, heads, body, sortable=len(rows) > 1, filterable=True, notes=notes)
+
+
+def table_for_papers(comparisons: Comparisons, margin: float | None = None) -> Table:
+    """Return the primary differences of all comparisons with notes on their tests.
+
+    Args:
+        margin: that the comparisons were made with.
+    """
+    references = ", ".join(dict.fromkeys(comparison.reference.label for comparison in comparisons.values()))
+    starred = f"* p below 0.05 after the correction, by a two-sided permutation test with {FLIPS:,} swaps."
+    notes = [starred, legend(comparisons, margin)]
+    return difference_table(verdict_rows(comparisons), f"Differences from {references}", notes)
 
 
 def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
@@ -64,16 +89,8 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
     rows = verdict_rows(comparisons)
     if not rows:
         return None
-    heads = [Head(name, words=name not in NUMBERS) for name in COLUMNS]
-    cells = [
-        [
-            Cell(text, words=name not in NUMBERS, strong=name == "Verdict" and row.is_significant)
-            for name, text in zip(COLUMNS, cells_of(row), strict=True)
-        ]
-        for row in rows
-    ]
     reference = rows[0].reference
-    table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=True)
+    table = difference_table(rows, f"Verdicts against {reference}")
     text = "{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter."
     hint = rich(text, legend(comparisons))
     return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), folded_if_long(table), Note(hint)], "task")

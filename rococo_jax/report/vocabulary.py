@@ -3,10 +3,11 @@
 import re
 import types
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from rococo_jax.benchmarks.variants import ALL, ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant
 from rococo_jax.errors import is_whole
-from rococo_jax.metrics import METRICS
+from rococo_jax.metrics import METRICS, metric_of
 
 # In reading order. The control and the baseline of corruptions come after what they are compared with.
 VARIANTS = {
@@ -128,6 +129,27 @@ def task_label(name: str) -> str:
     ('SVO-Probes', 'Text to image', 'Word game')
     """
     return (TASKS | _BENCHMARKS).get(name) or variant_label(name)
+
+
+class Place(NamedTuple):
+    """Metric of a variant of a task; for a column of a table of scores, only its name."""
+
+    task: str
+    variant: str = ""
+    metric: str = ""
+
+    @property
+    def path(self) -> str:
+        """Name in results and options: "image_to_text/danger/fr1"; for a column, only its name."""
+        return "/".join(filter(None, self))
+
+    @property
+    def label(self) -> str:
+        """Name for readers: "Image to text, danger: FR@1"; for a column, its name."""
+        if not self.metric:
+            return self.task
+        variant = variant_label(self.variant)
+        return f"{task_label(self.task)}, {variant[:1].lower()}{variant[1:]}: {metric_of(self.metric).label}"
 
 
 def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:

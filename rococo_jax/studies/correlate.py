@@ -17,7 +17,6 @@ from rococo_jax.report.correlations import (
     COLUMNS,
     MIN_MODELS,
     SIDES,
-    Place,
     Study,
     comparable,
     correlate_runs,
@@ -27,11 +26,10 @@ from rococo_jax.report.correlations import (
     study_of_values,
 )
 from rococo_jax.report.markdown import write_page
-from rococo_jax.report.model_facts import read_facts
-from rococo_jax.report.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
+from rococo_jax.report.model_facts import MODEL_COLUMNS, is_number_column, read_facts, read_numbers
+from rococo_jax.report.vocabulary import Place
 from rococo_jax.storage import write_csv_rows, write_json, write_text
-from rococo_jax.studies.model_facts import compare_groups, csv_rows, facts_parts
-from rococo_jax.studies.runs import comparable_runs
+from rococo_jax.studies.model_facts import comparable_runs, compare_groups, csv_rows, facts_parts
 from rococo_jax.texts import TABLES, file_suffix, open_table
 
 FORMAT = "rococo_jax.correlations 1"

@@ -31,8 +31,7 @@ from rococo_jax.report.model_facts import read_facts
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 from rococo_jax.storage import write_json
-from rococo_jax.studies.model_facts import Comparison, compare_groups, facts_parts
-from rococo_jax.studies.runs import comparable_runs
+from rococo_jax.studies.model_facts import Comparison, comparable_runs, compare_groups, facts_parts
 from rococo_jax.texts import TABLES, file_suffix
 
 _NAMES = ("file_name", "image", "filename")

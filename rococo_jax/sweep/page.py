@@ -25,11 +25,11 @@ from rococo_jax.report.tables import Column, pivot
 from rococo_jax.report.vocabulary import task_label
 from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, notes_of, sections_of, summary_columns
-from rococo_jax.sweep.differences import differences_part
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.sweep.tables import (
     MIB,
     SCALED_SETTINGS,
+    differences_part,
     label,
     scaled_keys,
     summary,

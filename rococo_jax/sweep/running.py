@@ -31,7 +31,7 @@ from rococo_jax.encoders.loading import ORIGIN
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
-from rococo_jax.evaluation.model_series import JOURNAL, write_journal
+from rococo_jax.evaluation.journal import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, make_fingerprint, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union

@@ -41,12 +41,11 @@ from rococo_jax.storage import atomic_directory, refuse_url, remove_folder
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import check_config, check_same_config, flat, write_config
 from rococo_jax.training.config_keys import profiled_steps
-from rococo_jax.training.hooks import Hooks, StepInfo
+from rococo_jax.training.hooks import Hooks, Log, Profile, StepInfo
 from rococo_jax.training.init import with_training
 from rococo_jax.training.log import Meter, RunLog, check_wandb
 from rococo_jax.training.loop import CompiledStep, Outcome, StopOnSignal, run_loop
 from rococo_jax.training.program import compile_step, memory_of, step_bytes
-from rococo_jax.training.run_hooks import Log, Profile
 from rococo_jax.training.setup import RunCache, Setup
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, local_parameters
 from rococo_jax.training.step import Metrics
@@ -130,6 +129,8 @@ def run_training(
             resources.callback(checkpoints.close)
             state = setup.begin_or_resume(checkpoints)
             resumed_from = int(state.step)
+            if 0 < resumed_from < config.steps:
+                say(f"resumed from step {resumed_from}")
             log = _open_log(workdir, config, resumed_from)
             resources.callback(log.close)
             scores |= broadcast_from_process_0("scores", lambda: read_scores(workdir))

@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.baselines import text_baselines
+from rococo_jax.benchmarks.baselines import NgramModel, plain_words, text_baselines
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, read_annotation_folder
-from rococo_jax.perturb.text.ngrams import NgramModel, plain_words
 
 TEXTS = ("a dog on a bed", "a bed on a dog", "a dog on a weapon", "A dog, on a bed in the house.")
 ONE = np.array([0])

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 import pytest
 
 from rococo_jax.benchmarks import benchmark as registry
+from rococo_jax.benchmarks.benchmark import read_sources
 from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.sources import read_sources
 from rococo_jax.cli.main import main
 from rococo_jax.data import downloads
 from rococo_jax.evaluation.inputs import layout_folders

@@ -12,8 +12,7 @@ from transformers.models.siglip2 import image_processing_pil_siglip2
 
 from rococo_jax.checkpoints import export_huggingface, export_open_clip, save_model
 from rococo_jax.cli import inspect
-from rococo_jax.data.naflex import naflex_image_size
-from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.preprocessing import Preprocessing, naflex_image_size
 from rococo_jax.models.flops import image_flops
 from tests.support import reference_models as hf
 from tests.support.commands import run_command

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.data import sample_order
-from rococo_jax.data.mixture import MixtureOrder, read_weights
-from rococo_jax.data.sample_order import SampleOrder, is_object_storage, lane_count
+from rococo_jax.data.sample_order import MixtureOrder, SampleOrder, is_object_storage, lane_count, read_weights
 from tests.support.refusals import refused
 
 SHARDS = (400, 1, 130, 333, 250, 90)

@@ -16,7 +16,7 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from rococo_jax.data import remember, tar_index
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
-from rococo_jax.data.file_state import FileState
+from rococo_jax.data.remote import FileState
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.locks import hold
 from tests.support.refusals import refused

@@ -11,7 +11,7 @@ from PIL import Image
 
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, is_no_op, read_annotation_folder
 from rococo_jax.benchmarks.rococo.generate import alter_captions
-from rococo_jax.checkpoints.shipped_models import shipped_models
+from rococo_jax.checkpoints.zoo import shipped_models
 from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.captions import CaptionedImage

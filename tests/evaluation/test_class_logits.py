@@ -10,8 +10,8 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
+from rococo_jax.evaluation.models.arrays import LogitsFile
 from rococo_jax.evaluation.models.class_logits import score_logits
-from rococo_jax.evaluation.models.logits_file import LogitsFile
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,

@@ -1,4 +1,4 @@
-"""Numbers of the experiments on single words and ties, against restatements image by image."""
+"""Numbers of the experiments on words, ties, hubs and bindings, against restatements image by image."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,11 @@ def unit(*shape):
 @pytest.fixture(scope="module")
 def words(experiment):
     return experiment("single_words")
+
+
+@pytest.fixture(scope="module")
+def hubs(experiment):
+    return experiment("hubs")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,7 @@ def test_grounding_against_the_nearest_counts_those_images_only(words):
 def test_the_same_captions_are_altered_at_other_words(words, experiment):
     world = experiment("worlds").World(
         items=[words_of("a dog near a tree", "a cat"), words_of("a bird on a boat with a flower")],
-        files=[], lexicon=demo_lexicon(), influence_model="", models={},
+        files=[], lexicon=demo_lexicon(), influence_model="", models={}, training_captions=[],
     )  # fmt: skip
     influences = [np.array([0.0, 0.3, 0.0, 0.0, 0.1]), np.array([0.0, 0.2]), np.arange(8) / 10]
     altered = words.alter_same_captions(world, influences, "same_concept", 0)
@@ -82,6 +87,38 @@ def demo_lexicon():
     return demo_lexicon()
 
 
+def test_a_universal_text_is_chosen_on_one_half_and_tested_on_the_other(hubs):
+    half = np.array([True, False, True, False, True, False])
+    beats = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0, 0], [1, 1]], bool)
+    assert hubs.beaten_by_chosen_text(beats, half).tolist() == [False, False, True]
+    assert hubs.beaten_by_chosen_text(beats, ~half).tolist() == [False, False, False]
+
+
+def test_a_search_of_lists_finds_the_nouns_that_beat_most_images(hubs):
+    class Texts:
+        """A text's vector counts its nouns; the images are drawn to two of them."""
+
+        def texts(self, texts):
+            return np.array([[text.count(noun) for noun in ("ant", "bee", "cat")] for text in texts], float)
+
+    images = np.array([[0, 1, 1]] * 3 + [[0, 1, 0]] * 3, float)
+    half = np.arange(6) % 2 == 0
+    own = np.array([1.5, 1.5, 1.5, 1.5, 2.5, 2.5])
+    beaten = hubs.beaten_by_list(Texts(), ["ant", "bee", "cat"], images, own, half)
+    # No single noun beats an image; "bee" comes nearest. "bee, bee" is above 1.5, "bee, bee, bee" above 2.5 as well.
+    assert beaten.tolist() == [True, True, True]
+
+
+def test_the_largest_hub_is_first_for_most_queries(hubs):
+    scores = np.array([[3, 1, 0], [3, 0, 1], [0, 1, 3], [0, 3, 1]], float)
+    assert hubs.in_largest_hub(scores).tolist() == [True, True, False, False]
+    scores = GENERATOR.normal(size=(30, 25))
+    counts = np.zeros(25)
+    for row in scores:
+        counts[np.argsort(row)[-hubs.FIRST :]] += 1
+    assert hubs.skewness(scores) == pytest.approx(stats.skew(counts))
+
+
 def test_a_tie_counts_by_the_rule(ties):
     outcome = ties.count(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 1.0]))
     assert [outcome[rule].tolist() for rule in ("first", "half", "strict")] == [[1, 1, 0], [1, 0.5, 0], [1, 0, 0]]
@@ -91,13 +128,15 @@ def test_a_tie_counts_by_the_rule(ties):
 def test_scores_in_16_bits_have_16_bits_and_those_of_stored_embeddings_have_not(ties, dtype, bits):
     images, texts = unit(200, 64).astype(np.float32), unit(200, 64).astype(np.float32)
     exact = (images * texts).sum(axis=1)
-    kept = ties.scores(images, texts, dtype, dtype)
+    kept = ties.scores(images, texts, (dtype, dtype, dtype))
     mantissas, _ = np.frexp(kept)
     assert (mantissas * 2**bits == np.round(mantissas * 2**bits)).all()
-    stored = ties.scores(images, texts, dtype, torch.float32)
+    stored = ties.scores(images, texts, (dtype, torch.float32, torch.float32))
     assert 2.0 ** -(bits + 5) < np.abs(stored - exact).max() < 2.0**-bits and len(np.unique(stored)) == 200
     assert np.abs(kept - exact).max() < 8 * 2.0**-bits
-    assert ties.scores(images, texts, torch.float32, torch.float32) == pytest.approx(exact, abs=1e-6)
+    rounded = ties.scores(images, texts, (torch.float32, torch.float32, dtype))
+    assert (np.abs(rounded - exact) <= np.abs(exact) * 2.0**-bits + 1e-6).all() and (rounded != exact).any()
+    assert ties.scores(images, texts, (torch.float32,) * 3) == pytest.approx(exact, abs=1e-6)
 
 
 def test_intervals_are_those_of_a_bootstrap_over_images(experiment):
@@ -110,3 +149,33 @@ def test_intervals_are_those_of_a_bootstrap_over_images(experiment):
     ).confidence_interval  # fmt: skip
     assert value == pytest.approx(100 * sums.sum() / counts.sum())
     assert [low, high] == pytest.approx([100 * theirs.low, 100 * theirs.high], abs=0.3)
+
+
+def test_bindings_are_adjectives_of_nouns_and_relations_of_two(experiment):
+    bindings_of, lexicon = experiment("bindings").bindings_of, demo_lexicon()
+    assert bindings_of("a red dog behind a small tree", lexicon) == {
+        ("red", "dog"), ("small", "tree"), ("dog", "behind", "tree"),
+    }  # fmt: skip
+    assert bindings_of("two dogs and a cat, on the boat", lexicon) == set()
+    assert bindings_of("a dog in front of a cat. A red bird", lexicon) == {
+        ("dog", "in front of", "cat"), ("red", "bird"),
+    }  # fmt: skip
+
+
+def test_a_side_is_seen_if_training_has_all_of_its_own_bindings(experiment):
+    bindings, ties = experiment("bindings"), experiment("ties")
+    training = ["a red dog on a boat", "a tree behind a cat", "a blue bird"]
+    pairs = [
+        ("a red dog", "a blue dog"),  # the false side is unseen
+        ("a cat behind a tree", "a tree behind a cat"),
+        ("a blue bird", "a red bird"),
+        ("a red cat", "a blue cat"),
+        ("a dog", "a cat"),  # no binding
+        ("a red dog on a boat", "a red dog on a blue boat"),  # the true side has none of its own
+    ]
+    items = ties.Items(np.arange(6), [true for true, _ in pairs], [false for _, false in pairs])
+    bound = bindings.classify(items, training, demo_lexicon())
+    assert bound.classes == [
+        "true seen, false unseen", "true unseen, false seen", "true seen, false unseen", "both unseen"
+    ]  # fmt: skip
+    assert bound.items.images.tolist() == [0, 1, 2, 3] and bound.items.false[1] == "a tree behind a cat"

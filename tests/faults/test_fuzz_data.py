@@ -31,8 +31,8 @@ from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.pictures import decode_image
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
 from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_examples, write_examples
+from rococo_jax.evaluation.models.arrays import open_logits
 from rococo_jax.evaluation.models.class_logits import read_labels
-from rococo_jax.evaluation.models.logits_file import open_logits
 from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
 from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.storage import load_arrays

@@ -15,6 +15,7 @@ from tests.support import engines
 from tests.support.launchers import LAUNCH, check_by, read_run_command
 from tests.support.paths import CHECKOUT
 from tests.support.processes import Hosts, Process
+from tests.support.programs import one_device
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import write_world
 
@@ -167,6 +168,7 @@ def test_a_run_that_loses_a_host_or_is_stopped_resumes_under_every_engine(tmp_pa
     """One run of two processes: each engine resumes the run of the one before, and loses a process or is stopped."""
     monkeypatch.setenv("ROCOCO_TIMEOUT", "20")  # for processes that have lost another
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image
+    monkeypatch.setenv("XLA_FLAGS", one_device()["XLA_FLAGS"])
     captions = [[" ".join(np.random.default_rng(number).choice(WORDS, 3))] for number in range(24)]
     data = write_world(tmp_path / "data", captions, altered={}, start=tiny_encoder(name="start"))
     workdir = tmp_path / "run"

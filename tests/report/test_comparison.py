@@ -12,8 +12,7 @@ from markdown_it import MarkdownIt
 
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
-from rococo_jax.report.comparison import compare_groups, comparison_note
-from rococo_jax.report.left_out import left_out_lines
+from rococo_jax.report.comparison import compare_groups, comparison_note, left_out_lines
 from rococo_jax.report.markdown import escaped
 from tests.support.made_runs import IMAGES, make_run, six_runs
 

@@ -13,9 +13,10 @@ from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.evaluation.summary import print_summary
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
-from rococo_jax.report.correlations import Place, correlate_runs
+from rococo_jax.report.correlations import correlate_runs
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.verdicts import verdict_rows
+from rococo_jax.report.vocabulary import Place
 from rococo_jax.storage import write_json
 from rococo_jax.sweep.collect import (
     Row,

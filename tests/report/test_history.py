@@ -40,7 +40,7 @@ NUMBERS = "--numbers", "image_to_text/clean/r1,image_to_text/danger/fr1"
 def test_a_line_for_each_evaluation_oldest_first_and_marked_where_conditions_differ(nights, capsys):
     run_command(history, *nights, *NUMBERS)
     head, _, *lines = capsys.readouterr().out.splitlines()
-    assert "Image to text, Clean: R@1" in head and "Image to text, Danger: FR@1" in head
+    assert "Image to text, clean: R@1" in head and "Image to text, danger: FR@1" in head
     assert [line.split(" | ")[0] for line in lines] == [
         f"| 2026-03-0{day} 02:00" for day in (1, 2, 3, 4) for _ in ("a", "b")
     ]

@@ -12,7 +12,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.report.collection import group_by_fingerprint, load_results
-from rococo_jax.report.image_sizes import one_size_each, runs_by_size
+from rococo_jax.report.facts import one_size_each, runs_by_size
 from tests.support.tiny import tiny_encoder
 from tests.support.world import noise, write_pictures
 

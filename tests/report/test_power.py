@@ -89,7 +89,6 @@ def test_a_pilot_gives_the_mde_of_its_comparison_and_its_family(tmp_path, capsys
         (("--rate", "60", "--effect", "70"), "--effect: points: found 70; wanted at most 60, with a rate of 60 %"),
         (("--rate", "160"), "--rate: found 160.0; wanted a percentage from 0 to 100"),
         (("--from", "OUT"), "no two that can be compared"),
-        (("--from", "OUT", "--number", "r1"), "--number: form: found 'r1'; wanted TASK/VARIANT/METRIC"),
     ],
 )
 def test_plans_without_meaning_are_refused_in_one_line(tmp_path, refusal, options, part):

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,14 @@ def changes_of(folder: Path) -> Iterator[Change]:
             yield str(path), lambda copy, path=path: (copy / path).write_text((copy / path).read_text() + "x")
 
 
-def share_of(changes: Iterable[Change], number: int, count: int) -> Iterator[Change]:
-    """Yield share `number` of `count` of the changes of `tokenizer.json`, one of each field at least, and all others.
-
-    Models with the same tokenizer divide its values among them.
-    """
-    counts: Counter[str] = Counter()
+def one_of_each_field(changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield the first change of each field of a JSON file, two levels deep, and of each other file."""
+    fields: set[str] = set()
     for label, change in changes:
         file, _, place = label.partition(": ")
-        field = "/".join(part for part in place.split("/")[:2] if not part.isdecimal())
-        counts[field] += 1
-        if file != "tokenizer.json" or counts[field] == 1 or counts[field] % count == number:
+        field = "/".join([file, *(part for part in place.split("/")[:2] if not part.isdecimal())])
+        if field not in fields:
+            fields.add(field)
             yield label, change
 
 

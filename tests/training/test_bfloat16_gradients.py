@@ -17,8 +17,7 @@ from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.grad_cache import loss_and_gradients
-from rococo_jax.training.objective import total_loss
-from rococo_jax.training.step import make_embed
+from rococo_jax.training.step import make_embed, total_loss
 from tests.models.test_flops import TEXT, VISIONS, VIT
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import mesh_of

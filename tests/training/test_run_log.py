@@ -15,9 +15,9 @@ import pytest
 from rococo_jax.data.training_input import TrainingInput
 from rococo_jax.training import hooks, log, loop, program
 from rococo_jax.training.batch import Batch, Images, Texts, decode_counts, encode_counts
+from rococo_jax.training.hooks import Log
 from rococo_jax.training.inputs.batches import PairBatches
 from rococo_jax.training.log import METRICS, TENSORBOARD, Meter, RunLog
-from rococo_jax.training.run_hooks import Log
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from tests.support.tiny_runs import mesh_of
 

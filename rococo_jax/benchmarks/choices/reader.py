@@ -1,7 +1,7 @@
 """Multiple-choice benchmarks: a declaration of columns, headline and parts; files, images and tasks are handled here.
 
 The declaration has a function `items(record)`, which yields the items of one record of a published file; for plain
-columns, `choices.columns` makes it.
+columns, `caption_columns` and `pair_columns` make it.
 """
 
 import dataclasses
@@ -10,14 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, existing_files, open_images, register
-from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
+from rococo_jax.benchmarks.benchmark import (
+    Benchmark,
+    BenchmarkInfo,
+    downloads_of,
+    existing_files,
+    open_images,
+    register,
+)
+from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, choose_pairs, choose_text, tasks_of
 from rococo_jax.benchmarks.choices.records import Record, read_records, read_side_lines
 from rococo_jax.benchmarks.excluded_input import ExcludedInput, excluded_by_list, select_images
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.pooling import Headline, Pool, pools_over
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.subset import read_subset
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.variants import MEAN, Variant
@@ -221,3 +227,61 @@ def _check_inside(source: object, picture: Picture, size: tuple[int, int]) -> No
         raise InputError(
             source, "box", problem, "a box with its centre inside the image, at most twice as large as the image"
         )
+
+
+Field = str | int
+# Returns the part that the item of a record belongs to.
+PartOf = Callable[[Record], str]
+
+
+def file_stem(record: Record) -> str:
+    """Return the name of the record's file without its ending: one part for each file."""
+    return record.source.stem
+
+
+def caption_columns(
+    image: Field,
+    true: Sequence[Field],
+    false: Sequence[Field],
+    *,
+    id: Field | None = None,
+    part: PartOf = file_stem,
+) -> Callable[[Record], Iterator[Item]]:
+    """Return a reader of items with one image, its true captions, and false ones.
+
+    Args:
+        image, true, false: columns of the image and of the captions.
+        id: column of the item's id; by default its key or line in the file.
+        part: returns the part of an item; by default each file is a part.
+    """
+
+    def items(record: Record) -> Iterator[Item]:
+        true_captions, false_captions = map(record.text, true), map(record.text, false)
+        item_id = record.id if id is None else record.label(id)
+        yield choose_text(item_id, record.image(image), [*true_captions], [*false_captions], part(record))
+
+    return items
+
+
+def pair_columns(
+    images: Sequence[Field],
+    texts: Sequence[Field],
+    *,
+    id: Field | None = None,
+    part: PartOf = file_stem,
+    image_name: str = "{}",
+) -> Callable[[Record], Iterator[Item]]:
+    """Return a reader of items with as many images as texts; each text belongs to the image at its position.
+
+    Args:
+        images, texts: their columns.
+        id, part: as for `caption_columns`.
+        image_name: file name of an image, with `{}` for the value of its column.
+    """
+
+    def items(record: Record) -> Iterator[Item]:
+        item_id = record.id if id is None else record.label(id)
+        files = [record.image(field, image_name) for field in images]
+        yield choose_pairs(item_id, files, [record.text(field) for field in texts], part(record))
+
+    return items

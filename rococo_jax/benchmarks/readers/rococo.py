@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rococo_jax.benchmarks.benchmark import BenchmarkInfo, register
+from rococo_jax.benchmarks.benchmark import BenchmarkInfo, downloads_of, register
 from rococo_jax.benchmarks.rococo.annotations import CLEAN_FILE, read_annotation_folder
 from rococo_jax.benchmarks.rococo.benchmark import HEADLINE, open_rococo
-from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from rococo_jax.perturb.text import VARIANTS
 

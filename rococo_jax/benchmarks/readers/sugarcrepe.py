@@ -7,8 +7,7 @@ SugarCrepe++ (arXiv 2406.11171): five parts, `PART.json`: `[{"id", "filename", "
 "negative_caption"}]`. ITT is ATA; TOT compares the texts alone.
 """
 
-from rococo_jax.benchmarks.choices.columns import caption_columns
-from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, caption_columns, choice_benchmark
 from rococo_jax.benchmarks.choices.records import holds_list, holds_object
 from rococo_jax.benchmarks.pooling import Headline
 

@@ -32,9 +32,8 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from rococo_jax.benchmarks.choices.columns import pair_columns
 from rococo_jax.benchmarks.choices.items import Item, choose_pairs
-from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
+from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark, pair_columns
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.pooling import Headline, HumanResults
 

@@ -13,8 +13,7 @@ from rococo_jax.benchmarks.pooling import Pool, pools_over
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import KINDS, ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
-from rococo_jax.benchmarks.tasks.prompts import mean_vectors
-from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
+from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task, mean_vectors
 from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError

@@ -13,8 +13,18 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
-from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task, texts_by_row
+from rococo_jax.benchmarks.tasks.task import (
+    Example,
+    Outcome,
+    PairsAsked,
+    Side,
+    Tables,
+    Task,
+    mean_scores,
+    mean_vectors,
+    pairs_with_prompts,
+    texts_by_row,
+)
 from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.change import Confidence, change_counts

@@ -12,8 +12,15 @@ from jaxtyping import Bool, Int
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, cosines
-from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
-from rococo_jax.benchmarks.tasks.task import Outcome, PairsAsked, Tables, Task
+from rococo_jax.benchmarks.tasks.task import (
+    Outcome,
+    PairsAsked,
+    Tables,
+    Task,
+    mean_scores,
+    mean_vectors,
+    pairs_with_prompts,
+)
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import count_sides, scores_of
 

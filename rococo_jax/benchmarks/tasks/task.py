@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool
-from rococo_jax.benchmarks.tables import Embeddings, Rows
+from rococo_jax.benchmarks.tables import TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.errors import InputError
 from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.grounding import pair_counts
 from rococo_jax.metrics.ood import OodScores
@@ -272,3 +273,31 @@ class Task:
     def compared_texts(self) -> Compared | None:
         """Return correct and wrong texts and the image of each pair, for text-only baselines; None without pairs."""
         return None
+
+
+def mean_vectors(
+    embeddings: Embeddings, prompts: Int[np.ndarray, "names templates"]
+) -> Float[np.ndarray, "names width"]:
+    """Return the normalised mean of the embeddings of each name's prompts, in float64.
+
+    Raises InputError: the prompts of a name cancel out.
+    """
+    texts = embeddings.tables[TEXTS]
+    vectors = np.stack([np.asarray(texts[rows], np.float64).mean(axis=0) for rows in prompts])
+    norms = np.linalg.norm(vectors, axis=1)
+    if not (np.isfinite(norms) & (norms > 0)).all():
+        raise InputError(embeddings.source, "class vectors", "NaN, infinite values or a length of 0", "unit vectors")
+    return vectors / norms[:, None]
+
+
+def pairs_with_prompts(images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "names templates"]) -> PairsAsked:
+    """Return every image with every prompt of every name, image by image."""
+    return np.repeat(images, prompts.size), np.tile(prompts.ravel(), len(images))
+
+
+def mean_scores(
+    scores: PairScores, images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "names templates"], run: slice
+) -> Float[np.ndarray, "some names"]:
+    """Return the scores of a block of images with every name, as the mean over its prompts."""
+    of_prompts = scores.of(*pairs_with_prompts(images[run], prompts))
+    return of_prompts.reshape(-1, *prompts.shape).mean(axis=2)

@@ -16,8 +16,7 @@ from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from rococo_jax.checkpoints.families.dinov3 import DINOV3
 from rococo_jax.checkpoints.families.exportable import ExportableFamily
-from rococo_jax.checkpoints.families.siglip import SIGLIP
-from rococo_jax.checkpoints.families.siglip2 import SIGLIP2
+from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP2
 from rococo_jax.checkpoints.families.tipsv2 import TIPSV2
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import ModelSpec

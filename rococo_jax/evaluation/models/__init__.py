@@ -6,10 +6,9 @@ from jax.sharding import Mesh
 
 from rococo_jax.encoders import LoadOptions
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.evaluation.models.encoder import open_encoder
+from rococo_jax.evaluation.models.encoder import open_encoder, open_prompted
 from rococo_jax.evaluation.models.model import Loading, Model
 from rococo_jax.evaluation.models.pairs import open_pairs
-from rococo_jax.evaluation.models.prompted import open_prompted
 from rococo_jax.evaluation.models.stored_embeddings import open_embeddings
 
 # Each takes a source and how to load it, and returns the model, or None if the source has another form.

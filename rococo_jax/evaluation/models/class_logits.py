@@ -27,7 +27,7 @@ from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, UNCORRUPTED, Varian
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.logits_file import NEVER, LogitsFile, open_logits
+from rococo_jax.evaluation.models.arrays import NEVER, LogitsFile, open_logits
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.models.probabilities import check_logits
 from rococo_jax.evaluation.runner import evaluate_model

@@ -29,8 +29,8 @@ from rococo_jax.data.pictures import as_rgb, image_size, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import ResumableFolder, image_file_bytes, versions
 from rococo_jax.perturb.text import hash_key
+from rococo_jax.perturb.text.kinds import alters, is_new, named_objects
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.word_slots import alters, is_new, named_objects
 from rococo_jax.perturb.text.words import caption_words
 from rococo_jax.progress import progress
 

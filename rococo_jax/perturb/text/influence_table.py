@@ -36,8 +36,8 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.file_state import file_state
 from rococo_jax.data.remember import Kind, map_content, remembered
+from rococo_jax.data.remote import file_state
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.embedding import cache_key
 from rococo_jax.errors import InputError

@@ -13,9 +13,8 @@ from ml_collections import ConfigDict
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.sample_order import SampleOrder, is_object_storage
+from rococo_jax.data.sample_order import MixtureOrder, SampleOrder, is_object_storage, read_weights
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.data.training_samples import DrawSample

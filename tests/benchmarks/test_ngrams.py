@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from rococo_jax.perturb.text.ngrams import NgramModel, plain_words
+from rococo_jax.benchmarks.baselines import NgramModel, plain_words
 
 
 def restated(texts, words, order):
-    """Log probability by the formula at the head of `ngrams.py`, each conditional on its own."""
+    """Log probability by the formula at the head of `benchmarks/baselines.py`, each conditional on its own."""
     padded = [["<s>", "<s>", *text, "</s>"] for text in texts]
     tokens = [token for text in padded for token in text[2:]]
 

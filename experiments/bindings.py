@@ -1,0 +1,152 @@
+"""Is a gain on altered captions a gain on bindings that no training caption contains?
+
+    python experiments/bindings.py --out bindings.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
+
+`worlds` describes images and models. The parser knows two kinds of bindings, both of the words of the lexicon:
+
+    adjective, noun          an adjective of colour, size, age, material or state right before a noun
+    noun, relation, noun     two neighbouring nouns with one to three words between them, articles and adjectives left
+                             out, unless one of these is "and" or "or", or a comma or a full stop is between them
+
+Items are an image, a caption and an altered caption (attribute, relation, order, or a noun of the same concept; for
+photographs also those of SugarCrepe) in which both texts have a binding that the other has not. A side is *seen* if
+all of these bindings occur in training captions. OUT has the accuracy (a tie is an error) and grounding against all
+other images of each arm, by whether the true and the false side are seen, and the difference from the first arm; means
+over training seeds, intervals over images. No test and no margin: described only.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from single_words import grounding, order_by_distance
+from ties import Items, sugar_crepe
+from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
+
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.perturb.text.kinds import KindAlterer
+from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.replacement import CaptionAlterer
+from rococo_jax.perturb.text.word_slots import Slot, find_slots
+from rococo_jax.perturb.text.words import plain, split_words
+from rococo_jax.storage import write_csv_rows
+
+ADJECTIVES = ("colour", "size", "age", "material", "state")
+ARTICLES, LISTS = ("a", "an", "the"), ("and", "or")
+CLASSES = {(True, True): "both seen", (True, False): "true seen, false unseen",
+           (False, True): "true unseen, false seen", (False, False): "both unseen"}  # fmt: skip
+
+
+class BoundItems(NamedTuple):
+    """Items with the class of each."""
+
+    items: Items
+    classes: list[str]
+
+
+def bindings_of(caption: str, lexicon: Lexicon) -> set[tuple[str, ...]]:
+    """Return the bindings of a caption."""
+    words = split_words(caption)
+    texts = [plain(word.text) for word in words]
+    slots = {slot.index: slot for slot in find_slots(texts, lexicon)}
+    bindings: set[tuple[str, ...]] = set()
+    last: Slot | None = None
+    for index, slot in slots.items():
+        if slot.noun is None:
+            continue
+        before = slots.get(index - 1)
+        if before is not None and before.noun is None and before.concept in ADJECTIVES:
+            bindings.add((texts[index - 1], slot.noun.name))
+        if last is not None and last.noun is not None:
+            separators = caption[words[last.index].end : words[index].start]
+            between = [
+                texts[place]
+                for place in range(last.index + 1, index)
+                if texts[place] not in ARTICLES and not (place in slots and slots[place].concept in ADJECTIVES)
+            ]
+            is_relation = 1 <= len(between) <= 3 and not {*between} & {*LISTS} and not {*separators} & {",", "."}
+            if is_relation:
+                bindings.add((last.noun.name, " ".join(between), slot.noun.name))
+        last = slot
+    return bindings
+
+
+def altered_items(world: World) -> Items:
+    """Return an item for each caption and kind of alteration."""
+    alterers = [KindAlterer(kind, world.lexicon) for kind in ("attribute", "relation", "order")]
+    alterers.append(CaptionAlterer("same_concept", world.lexicon, 0, "random", fit_article=True))
+    images, true, false = [], [], []
+    for image, caption in zip(world.image_of_caption, world.captions, strict=True):
+        for alterer in alterers:
+            for each in alterer.alter(caption, world.items[image].captions):
+                images.append(image)
+                true.append(caption)
+                false.append(each.caption)
+    return Items(np.array(images), true, false)
+
+
+def classify(items: Items, training_captions: Iterable[str], lexicon: Lexicon) -> BoundItems:
+    """Return the items whose texts differ in bindings on both sides, with their classes."""
+    seen = set().union(*(bindings_of(caption, lexicon) for caption in training_captions))
+    kept, classes = [], []
+    for place, (true, false) in enumerate(zip(items.true, items.false, strict=True)):
+        of_true, of_false = bindings_of(true, lexicon), bindings_of(false, lexicon)
+        if of_true - of_false and of_false - of_true:
+            kept.append(place)
+            classes.append(CLASSES[of_true - of_false <= seen, of_false - of_true <= seen])
+    texts = ([side[place] for place in kept] for side in (items.true, items.false))
+    return BoundItems(Items(items.images[kept], *texts), classes)
+
+
+def measure(embedded: EmbeddedWorld, items: Items) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each item whether it is right, and its grounding."""
+    preferences = (embedded.texts(items.true) - embedded.texts(items.false)) @ embedded.images.T
+    nearest = order_by_distance(embedded.images, len(embedded.images))
+    right = preferences[np.arange(len(items.true)), items.images] > 0
+    return right.astype(float), grounding(preferences, items.images, nearest, None)
+
+
+def rows_of(world: str, source: str, arms: dict[str, Sequence[tuple]], bound: BoundItems) -> list[list[str]]:
+    """Return a row for each class and arm."""
+    rows = []
+    for name in CLASSES.values():
+        of_class = np.array([each == name for each in bound.classes])
+        images = bound.items.images[of_class]
+        if not len(images):
+            continue
+        counts, reference = np.bincount(images).astype(float), None
+        for arm, runs in arms.items():
+            sums = [np.bincount(images, np.mean([run[side] for run in runs], axis=0)[of_class]) for side in (0, 1)]
+            row = [world, source, name, str(len(images)), str(int((counts > 0).sum())), arm]
+            for side in (0, 1):
+                difference = "" if reference is None else cell(sums[side] - reference[side], counts, "+")
+                row += [cell(sums[side], counts), difference]
+            reference = sums if reference is None else reference
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    cache = EmbeddingCache(arguments.cache)
+    numbers = ["accuracy", "accuracy, difference", "grounding", "grounding, difference"]
+    rows = [["images", "items of", "bindings", "items", "images with items", "arm", *numbers]]
+    for name, world in worlds_of(arguments).items():
+        sources = {"altered captions": altered_items(world)}
+        if name == "photographs":
+            folder = arguments.data / "compositionality/sugar_crepe"
+            sources["SugarCrepe"] = sugar_crepe(folder, world.files)
+        embedded = {arm: [embed(world, each, cache) for each in models] for arm, models in world.models.items()}
+        for source, items in sources.items():
+            bound = classify(items, world.training_captions, world.lexicon)
+            arms = {arm: [measure(each, bound.items) for each in models] for arm, models in embedded.items()}
+            rows += rows_of(name, source, arms, bound)
+    write_csv_rows(arguments.out, rows)
+    print("\n".join("; ".join(row) for row in rows))
+
+
+if __name__ == "__main__":
+    main()
