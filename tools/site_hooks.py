@@ -78,7 +78,7 @@ def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
             if "image/png" in data:
                 picture = f"{place}-{len(pictures) + 1}.png"
                 pictures[picture] = base64.b64decode(data["image/png"])
-                cells.append(f"![Output of the cell above.](../{picture.removeprefix('start/')})")
+                cells.append(f"![Output of the cell above.]({posixpath.basename(picture)})")
             elif "text/html" in data:
                 table = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
                 cells.append(re.sub(r"<table[^>]*>", "<table>", table))
@@ -138,7 +138,9 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     """Turn formulas into MathML."""
 
     def mathml(match: re.Match) -> str:
-        return convert(html.unescape(match[2]), display="block" if match[1] == "div" else "inline")
+        if match[1] == "span":
+            return convert(html.unescape(match[2]))
+        return f'<div class="formula">{convert(html.unescape(match[2]), display="block")}</div>'
 
     return _FORMULA.sub(mathml, content)
 
