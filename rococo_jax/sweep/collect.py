@@ -184,7 +184,9 @@ def notes_of(rows: Sequence[Row], task: str | None = None) -> list[str]:
     """
     runs = [run for row in rows for run in row.results]
     if task is not None:
-        benchmarks = ({name: each for name, each in run["benchmarks"].items() if task in each["tasks"]} for run in runs)
+        benchmarks = [
+            {name: each for name, each in run.get("benchmarks", {}).items() if task in each["tasks"]} for run in runs
+        ]
         runs = [{**run, "benchmarks": about} for run, about in zip(runs, benchmarks, strict=True)]
     return note_lines(runs)
 
