@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from rococo_jax.perturb.text.word_slots import Slot, find_slots
 from single_words import grounding, order_by_distance
 from ties import Items, sugar_crepe
 from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
@@ -28,7 +29,6 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.perturb.text.word_slots import Slot, find_slots
 from rococo_jax.perturb.text.words import plain, split_words
 from rococo_jax.storage import write_csv_rows
 
