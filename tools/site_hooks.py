@@ -65,8 +65,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def sample_files() -> list[Path]:
-    """Return the files of samples: the report, and its explorer with pictures."""
-    return [path for path in SAMPLES.glob("report.*") if path.suffix == ".html"] + [*SAMPLES.glob("report*/*")]
+    """Return the files of samples: the report with its numbers, and its explorer with pictures."""
+    files = [path for path in SAMPLES.glob("report.*") if path.suffix in (".html", ".csv")]
+    return files + [*SAMPLES.glob("report*/*")]
 
 
 def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
@@ -84,11 +85,11 @@ def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
                 picture = f"{place}-{len(pictures) + 1}.png"
                 pictures[picture] = base64.b64decode(data["image/png"])
                 cells.append(f"![Output of the cell above.]({posixpath.basename(picture)})")
-            elif "text/html" in data:
+            elif "<table" in "".join(data.get("text/html", "")):
                 table = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
                 cells.append(re.sub(r"<table[^>]*>", "<table>", table))
             elif output.get("name") == "stdout" or "text/plain" in data:
-                shown = "".join(output.get("text", data.get("text/plain", "")))
+                shown = re.sub(r"\x1b\[[\d;]*m", "", "".join(output.get("text", data.get("text/plain", ""))))
                 cells.append(f"```text\n{shown.rstrip()}\n```")
     introduction, *rest = cells
     link = f"*The page of the notebook [{name}.ipynb](../../../notebooks/{name}.ipynb).*"
@@ -313,7 +314,7 @@ def python_page() -> str:
     for name, module in rococo_jax._PUBLIC.items():
         signature = inspect.signature(getattr(rococo_jax, name))
         parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-        call = f"{name}{inspect.Signature(parameters)}"
+        call = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", f"{name}{inspect.Signature(parameters)}")
         call = textwrap.fill(call, 90, subsequent_indent=" " * (len(name) + 1), break_on_hyphens=False)
         lines += [f"## {name}", "", f"```python\n{call}\n```", "", f"::: {module}.{name}", ""]
     return "\n".join(lines)
