@@ -107,6 +107,7 @@ def test_a_notebook_is_a_page_with_its_outputs(hooks):
     outputs = [
         {"output_type": "stream", "name": "stderr", "text": ["embedding\n"]},
         {"output_type": "stream", "name": "stdout", "text": ["36 %\n", "of 24\n"]},
+        {"output_type": "display_data", "data": {"text/html": "<pre>bold</pre>", "text/plain": "\x1b[1mbold\x1b[0m 5"}},
         {"output_type": "display_data", "data": {"image/png": picture, "text/plain": ["<Figure>"]}},
         {"output_type": "execute_result", "data": {"text/html": ['<table class="x">\n  <tr><td>1</td></tr></table>']}},
     ]
@@ -119,7 +120,7 @@ def test_a_notebook_is_a_page_with_its_outputs(hooks):
     assert pages == {"start/notebooks/quickstart-1.png": b"a picture"} and "embedding" not in text
     parts = [
         "# First", "(../../explanation/defence.md)", "```python\nprint(1)\n```", "```text\n36 %\nof 24\n```",
-        "](quickstart-1.png)", "<table><tr><td>1</td></tr></table>",
+        "```text\nbold 5\n```", "](quickstart-1.png)", "<table><tr><td>1</td></tr></table>",
     ]  # fmt: skip
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
