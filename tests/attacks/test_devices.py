@@ -1,4 +1,4 @@
-"""`rococo attack` writes the same bytes on any number of devices, with programs as users compile them."""
+"""`rococo attack` writes the same bytes on any number of devices; thorough: with programs as users compile them."""
 
 import json
 import os
@@ -11,8 +11,10 @@ from rococo_jax import read_results
 from rococo_jax.cli.main import main
 from tests.attacks.worlds import words, write_files
 from tests.support.paths import CHECKOUT
+from tests.support.programs import one_device
 
-pytestmark = pytest.mark.slow
+THOROUGH = bool(os.environ.get("ROCOCO_THOROUGH"))
+pytestmark = [pytest.mark.slow, *[pytest.mark.quick] * (not THOROUGH)]
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +22,14 @@ def both(paths, tmp_path_factory):
     """The folders of one attack on words and pixels, by number of devices, with a batch size each."""
     world = write_files(tmp_path_factory.mktemp("world"), paths)
     options, folders = "--words 1 --pixels 1/255,6/255 --steps 2 --loss margin --batch-size".split(), {}
-    for count, batch in ((1, 2), (2, 3), (8, 5)) if os.environ.get("ROCOCO_THOROUGH") else ((1, 2), (8, 5)):
+    for count, batch in ((1, 2), (2, 3), (8, 5)) if THOROUGH else ((1, 2), (8, 5)):
         folders[count] = world / f"on_{count}"
         command = [*words(world, "demo:plain", f"on_{count}"), *options, str(batch)]
         if count == 8:
             assert main(command) == 0
             continue
-        flags = f"--xla_force_host_platform_device_count={count} --xla_cpu_parallel_codegen_split_count=1"
-        environment = {**os.environ, "XLA_FLAGS": flags}
+        environment = one_device()
+        environment["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={count}"
         module = [sys.executable, "-m", "rococo_jax"]
         subprocess.run([*module, *command], check=True, cwd=CHECKOUT, env=environment, capture_output=True)
     return folders

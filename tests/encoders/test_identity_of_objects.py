@@ -21,6 +21,7 @@ from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.class_logits import score_logits
 from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings, StoredSimilarities
 from tests.support import reference_models
+from tests.support.cases import further
 from tests.support.models import encoder_of, read_towers
 from tests.support.refusals import refused
 from tests.support.single_changes import changes_of, copied, one_of_each_field, unchanged_copies
@@ -39,7 +40,8 @@ def all_different(keys: list) -> bool:
 # Encoders of this project
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Two towers, and one of images; the others wait for `make test-full`.
+@pytest.mark.parametrize("family", further(FAMILIES, ("clip", "dinov3")))
 def test_one_value_of_any_parameter_changes_the_fingerprint_and_the_key_of_its_tower(family, tmp_path):
     sizes = {"patch_size": 16} if family == "siglip2" else {}
     encoder = read_towers(reference_models.saved(getattr(reference_models, family)(**sizes), tmp_path))
