@@ -18,7 +18,8 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
-from rococo_jax.attacks.captions import GROUP, CaptionAttack, Spaces, attack_captions
+from rococo_jax.attacks import captions
+from rococo_jax.attacks.captions import CaptionAttack, Spaces, attack_captions
 from rococo_jax.attacks.pixel_attack import MASKED, PixelAttacker
 from rococo_jax.attacks.pixels import PixelAttack
 from rococo_jax.attacks.scoring import (
@@ -145,7 +146,7 @@ def attack_models(
                 raise InputError(name, "characters", "a model that only scores pairs", "a model that embeds")
             goals[unit][name] = goal = GOALS[attack.goal](attack.goal, similarities, queries[unit], data.items)
             if unit not in records:
-                journal = _journal(folder, unit, fingerprint, GROUP, is_identified)
+                journal = _journal(folder, unit, fingerprint, captions.GROUP, is_identified)
                 records[unit] = _attack(attack, goal, queries[unit], spaces[unit], data.items, journal, name)
             numbers[unit] = summarise(records[unit], attack.budgets)
             if universal and unit == "words":
