@@ -1,6 +1,6 @@
 """Is a gain on altered captions a gain on bindings that no training caption contains?
 
-    python experiments/bindings.py --out bindings.csv [--cache DIR] [--data DATA --split DIR plain=MODEL ...]
+    python experiments/bindings.py --out bindings.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. The parser knows two kinds of bindings, both of the words of the lexicon:
 
@@ -10,9 +10,10 @@
 
 Items are an image, a caption and an altered caption (attribute, relation, order, or a noun of the same concept; for
 photographs also those of SugarCrepe) in which both texts have a binding that the other has not. A side is *seen* if
-all of these bindings occur in training captions. OUT has the accuracy (a tie is an error) and grounding against all
-other images of each arm, by whether the true and the false side are seen, and the difference from the first arm; means
-over training seeds, intervals over images. No test and no margin: described only.
+all of these bindings occur in training captions. False sides that are unseen are of two kinds: of *known words*, or
+with a *new word*, which occurs in no training caption (added after the first split had been seen, for scenes). OUT has
+the accuracy (a tie is an error) and grounding against all other images of each arm, by class, and the difference from
+the first arm; means over training seeds, intervals over images. No test and no margin: described only.
 """
 
 import argparse
@@ -28,13 +29,16 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.perturb.text.kinds import KindAlterer, Slot, find_slots
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.perturb.text.words import plain, split_words
+from rococo_jax.perturb.text.words import caption_words, plain, split_words
 from rococo_jax.storage import write_csv_rows
 
 ADJECTIVES = ("colour", "size", "age", "material", "state")
 ARTICLES, LISTS = ("a", "an", "the"), ("and", "or")
-CLASSES = {(True, True): "both seen", (True, False): "true seen, false unseen",
-           (False, True): "true unseen, false seen", (False, False): "both unseen"}  # fmt: skip
+CLASSES = [
+    f"{true}, {false}"
+    for true in ("true seen", "true unseen")
+    for false in ("false seen", "false unseen (known words)", "false unseen (new word)")
+]
 
 
 class BoundItems(NamedTuple):
@@ -87,13 +91,18 @@ def altered_items(world: World) -> Items:
 
 def classify(items: Items, training_captions: Iterable[str], lexicon: Lexicon) -> BoundItems:
     """Return the items whose texts differ in bindings on both sides, with their classes."""
-    seen = set().union(*(bindings_of(caption, lexicon) for caption in training_captions))
+    captions = list(training_captions)
+    seen = set().union(*(bindings_of(caption, lexicon) for caption in captions))
+    known_words = caption_words(captions)
     kept, classes = [], []
     for place, (true, false) in enumerate(zip(items.true, items.false, strict=True)):
         of_true, of_false = bindings_of(true, lexicon), bindings_of(false, lexicon)
         if of_true - of_false and of_false - of_true:
+            true_side = "true seen" if of_true - of_false <= seen else "true unseen"
+            kind = "known words" if caption_words([false]) <= known_words else "new word"
+            false_side = "false seen" if of_false - of_true <= seen else f"false unseen ({kind})"
             kept.append(place)
-            classes.append(CLASSES[of_true - of_false <= seen, of_false - of_true <= seen])
+            classes.append(f"{true_side}, {false_side}")
     texts = ([side[place] for place in kept] for side in (items.true, items.false))
     return BoundItems(Items(items.images[kept], *texts), classes)
 
@@ -109,7 +118,7 @@ def measure(embedded: EmbeddedWorld, items: Items) -> tuple[np.ndarray, np.ndarr
 def rows_of(world: str, source: str, arms: dict[str, Sequence[tuple]], bound: BoundItems) -> list[list[str]]:
     """Return a row for each class and arm."""
     rows = []
-    for name in CLASSES.values():
+    for name in CLASSES:
         of_class = np.array([each == name for each in bound.classes])
         images = bound.items.images[of_class]
         if not len(images):

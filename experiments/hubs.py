@@ -1,6 +1,6 @@
 """Does training with altered captions make hubs, and texts that beat the true captions of many images, or remove them?
 
-    python experiments/hubs.py --out hubs.csv [--cache DIR] [--data DATA --split DIR plain=MODEL sc=MODEL ...]
+    python experiments/hubs.py --out hubs.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. For each arm, a mean over its training seeds:
 

@@ -1,6 +1,6 @@
 """Replace the least, a random and the most influential noun of the same captions; ground against nearest wrong images.
 
-    python experiments/single_words.py --out OUT [--cache DIR] [--data DATA --split DIR plain=MODEL recipe=MODEL ...]
+    python experiments/single_words.py --out OUT [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. Captions are those in which the noun of lowest and of highest influence are
 different words and every choice has a replacement; others stay in the gallery unaltered. Replacements are nouns of the

@@ -1,6 +1,6 @@
 """How much do ties and 16-bit numbers add to accuracy where a tie counts as right?
 
-    python experiments/ties.py --out ties.csv [--cache DIR] [--data DATA --split DIR joined=MODEL plain=MODEL ...]
+    python experiments/ties.py --out ties.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes models and images. An item is an image, a true and a false caption. Scenes: each caption and the same
 caption with a noun of the same concept. Photographs: the items of SugarCrepe whose image is a query or a further one.

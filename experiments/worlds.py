@@ -3,20 +3,14 @@
     python experiments/worlds.py --data DATA --out split
 
     scenes        drawn scenes of the split `test`, whose compositions occur in no training scene. Models are the demo's
-    photographs   of COCO. Models are heads on two frozen towers
+    photographs   of COCO, and two frozen towers that were joined
 
 A world has queries (images with captions) and further images that no model was trained on, for comparison. Intervals
 resample images, with the models fixed. The command writes the captions of the training photographs on which no item of
-SugarCrepe or SugarCrepe++ lies, `split/fit.json`, and of the others, `split/others.json`. Models of photographs are
-trained on the former:
+SugarCrepe or SugarCrepe++ lies, `split/fit.json`, and of the others, `split/others.json`. The towers are joined on the
+former:
 
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
-    rococo train --config configs/ablations/defence.py --workdir runs/plain-1 --config.seed=1 \
-        --config.losses.sc.count=2 --config.data.feature_pool.captions=2 --config.init.model=models/fit \
-        --config.data.images=coco/images --config.data.captions=split/fit.json
-    ... --config.losses.sc.weight=1.5                                                                         sc
-    ... --config.losses.sc.weight=2 --config.losses.grounding.weight=1 --config.losses.blind.weight=2 \
-        --config.optimizer.pull_to_start=20                                                                   recipe
 """
 
 import argparse
@@ -41,6 +35,7 @@ from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.storage import write_json
 
 SCENES, FURTHER_SCENES, TRAINING_SCENES, SEED = 300, 700, 20_000, 64
+FURTHER_PHOTOGRAPHS = 250
 DEMO_MODELS = {"plain": ["demo:plain"], "sc-vc": ["demo:sc-vc"], "grounded": ["demo:grounded"]}
 DRAWS = 4000
 
@@ -107,9 +102,9 @@ def scenes() -> World:
 
 
 def photographs(data: Path, split: Path, models: Sequence[str]) -> World:
-    """Return the test photographs, with those of `split/others.json` as further images."""
+    """Return the test photographs, with the first of `split/others.json` as further images."""
     tests, fit, others = map(read_items, (data / "coco/captions_test.json", split / "fit.json", split / "others.json"))
-    files = [data / "coco/images" / item.image for item in [*tests, *others]]
+    files = [data / "coco/images" / item.image for item in [*tests, *others[:FURTHER_PHOTOGRAPHS]]]
     arms: dict[str, list[str]] = {}
     for model in models:
         arm, _, folder = model.partition("=")

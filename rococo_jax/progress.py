@@ -3,6 +3,8 @@
 Nothing is shown in the first two seconds. The rate is measured between calls that report finished items: neither the
 time to the first call nor an interval in which a program was compiled counts. The remaining time is estimated after
 five measured seconds and a fiftieth of all items.
+
+Work of many stages has an overall progress as well (`overall_progress`), which is shown with that of each stage.
 """
 
 import contextlib
@@ -15,6 +17,8 @@ _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 30.0
 _MEASURED_SECONDS, _MEASURED_SHARE = 5.0, 0.02
 _quiet = False
+# The overall progress that is under way.
+_overall: "Overall | None" = None
 # Number of programs that JAX has traced, lowered or compiled in this process; `runtime` reports them.
 _compilations = 0
 
@@ -40,6 +44,54 @@ def report_compilation() -> None:
     """Exclude the current interval of every running display from its rate, because a program was compiled in it."""
     global _compilations
     _compilations += 1
+
+
+class Overall:
+    """Share of finished work of several stages, with the remaining time.
+
+    Args:
+        total: amount of all work, in any unit.
+    """
+
+    def __init__(self, total: int):
+        self.total, self.done = total, 0
+        self.start = self.last_report = time.monotonic()
+
+    def finish(self, work: int) -> None:
+        """Count finished work."""
+        self.done += work
+        self.last_report = time.monotonic()
+
+    def drop(self, work: int) -> None:
+        """Leave out work that turns out not to be needed."""
+        self.total -= work
+
+    def words(self) -> str:
+        """Return the share of finished work, and the remaining time once enough was measured."""
+        share = self.done / self.total if self.total else 1.0
+        measured = self.last_report - self.start
+        if share >= 1 or share < _MEASURED_SHARE or measured < _MEASURED_SECONDS:
+            return f"overall {share:.0%}"
+        remaining = measured * (1 - share) / share - (time.monotonic() - self.last_report)
+        return f"overall {share:.0%}, {_duration(max(remaining, 0.0))} left"
+
+
+@contextlib.contextmanager
+def overall_progress(total: int, is_shown: bool = True) -> Iterator[Overall]:
+    """Yield the overall progress of the block; unless there is only one stage, it is shown with that of each."""
+    global _overall
+    overall = Overall(total)
+    before, _overall = _overall, overall if is_shown else None
+    try:
+        yield overall
+    finally:
+        _overall = before
+
+
+def report_finished(work: int) -> None:
+    """Count finished work in the overall progress, if there is one."""
+    if _overall is not None:
+        _overall.finish(work)
 
 
 @contextlib.contextmanager
@@ -144,7 +196,7 @@ class Count:
 
 class _Bar:
     def __init__(self, count: Count):
-        self.count, self.bar = count, None
+        self.count, self.bar, self.overall = count, None, None
 
     def advance(self, count: int, note: str = "") -> None:
         self.count.add(count, note)
@@ -152,6 +204,8 @@ class _Bar:
             self._open()
         elif self.bar is not None:
             self.bar.update(self.task, completed=self.count.done, description=self.count.words())
+            if _overall is not None and self.overall is not None:
+                self.bar.update(self.overall, description=_overall.words())
 
     def _open(self) -> None:
         from rich.console import Console
@@ -161,6 +215,8 @@ class _Bar:
         self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self.bar.start()
         self.task = self.bar.add_task(self.count.words(), total=self.count.total, completed=self.count.done)
+        if _overall is not None:
+            self.overall = self.bar.add_task(_overall.words(), total=_overall.total, completed=_overall.done)
 
     def close(self) -> None:
         if self.bar is not None:
@@ -179,7 +235,8 @@ class _Lines:
 
     def _print(self) -> None:
         self.last, self.reported = time.monotonic(), self.count.done
-        print(self.count.words(), file=sys.stderr, flush=True)
+        overall = "" if _overall is None else f"; {_overall.words()}"
+        print(self.count.words() + overall, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         # Print the last line if one was printed before.

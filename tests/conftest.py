@@ -34,8 +34,8 @@ from tests.support import restored
 from tests.support.paths import require_real_data
 from tests.support.programs import QUICK_FOLDERS, compile_quickly, is_quick
 
-WORKER_GB = 2.0  # at its peak
-PROGRAMS_GB = 1.4  # of a worker, above which it drops its programs at the end of a file
+WORKER_GB = 2.5  # at its peak
+PROGRAMS_GB = 1.8  # of a worker, above which it drops its programs at the end of a file
 # Files of few tests with a fixture that takes most of a minute.
 LONG_FIXTURES = ("test_tutorials.py", "test_sweep.py", "test_devices.py")
 
@@ -69,8 +69,8 @@ def compiles_quickly(node: pytest.Item | pytest.Module) -> bool:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the workers of `-n auto`: one more than cores, since each waits for commands, or as memory allows."""
-    workers = usable_cores() + 1
+    """Return the workers of `-n auto`: one for each core, or as memory allows. Each collects all tests: no more."""
+    workers = usable_cores()
     free = WORKER_GB * workers
     with contextlib.suppress(OSError):
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -186,7 +186,7 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_a_file(request):
-    """Compile as the file's folder or mark says; drop programs when they have grown to a gigabyte."""
+    """Compile as the file's folder or mark says; drop programs when the worker has grown too large."""
     types.begin_file()
     restored.begin_file()
     quick = compiles_quickly(request.node)

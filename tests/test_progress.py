@@ -8,7 +8,7 @@ import pytest
 
 from rococo_jax import progress as shown
 from rococo_jax import runtime  # noqa: F401  reports compilations
-from rococo_jax.progress import Count, be_quiet, progress, report_compilation, say
+from rococo_jax.progress import Count, be_quiet, overall_progress, progress, report_compilation, report_finished, say
 
 
 @pytest.fixture
@@ -121,3 +121,35 @@ def test_a_last_line_follows_if_one_was_printed(clock, capsys):
         advance(30)
     first, last = capsys.readouterr().err.splitlines()
     assert first == "fitting: 60 of 90 fits (0.5/s), 1 min left" and last.startswith("fitting: 90 of 90 fits")
+
+
+def test_the_overall_time_is_that_of_finished_work_and_leaves_out_what_needs_none(clock, monkeypatch, capsys):
+    """Four models of 100 inputs each: one takes 30 seconds, one has its results already, two are to come."""
+    with overall_progress(400) as overall:
+        assert overall.words() == "overall 0%"
+        clock[0] += 30.0
+        report_finished(100)
+        assert overall.words() == "overall 25%, 1 min left"
+        overall.drop(100)
+        assert overall.words() == "overall 33%, 1 min left"
+        clock[0] += 20.0
+        with progress("embedding", 40, "images") as advance:
+            advance(1)
+            clock[0] += 10.0
+            advance(9)
+        report_finished(100)
+        assert overall.words() == "overall 67%, 30 s left"
+        monkeypatch.setattr(shown.sys.stderr, "isatty", lambda: True, raising=False)
+        with progress("ranking", 40, "blocks") as advance:
+            advance(1)
+            clock[0] += 10.0
+            advance(9)
+            advance(0)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "embedding: 10 of 40 images (0.9/s), 33 s left; overall 33%, 30 s left" in lines
+    assert "overall 67%, 20 s left" in " ".join(lines.split())
+    with overall_progress(10, is_shown=False) as overall, progress("embedding", 40, "images") as advance:
+        clock[0] += 60.0
+        advance(1)
+        report_finished(10)
+    assert "overall" not in capsys.readouterr().err and overall.done == 0

@@ -97,6 +97,11 @@ class Benchmark:
         notes = dict.fromkeys((*(each.note for each in self.excluded), *self.notes))
         object.__setattr__(self, "notes", tuple(notes))
 
+    @property
+    def input_count(self) -> int:
+        """Number of images of all sets and of texts: the work of an evaluation, roughly."""
+        return len(self.texts) + sum(map(len, self.image_sets.values()))
+
     def fingerprint(self) -> dict[str, Any]:
         """Return the conditions that determine every result; they contain no names of folders."""
         return dict(self.conditions)

@@ -53,7 +53,8 @@ def evaluate(
 
     Raises:
         InputError: the model, a folder or a setting cannot be used, or `out` has results of another model or other
-        data. TypeError: an option does not exist.
+            data.
+        TypeError: an option does not exist.
     """
     of_loading = {field.name for field in dataclasses.fields(LoadOptions)} & options.keys()
     loading = LoadOptions(arguments=model_arguments or {}, **{name: options.pop(name) for name in of_loading})

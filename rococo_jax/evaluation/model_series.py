@@ -27,7 +27,7 @@ from rococo_jax.evaluation.models.encoder import announce_pixels
 from rococo_jax.evaluation.resume import holds
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import run_on_all_processes
-from rococo_jax.progress import say
+from rococo_jax.progress import overall_progress, say
 from rococo_jax.runtime import make_mesh
 
 
@@ -68,35 +68,43 @@ def evaluate_all(
     def load_and_evaluate(source: str, folder: Path) -> tuple[dict[str, Any], bool]:
         # The model exists only inside this call, so that no two models are in memory at once.
         loading = {"mesh": make_mesh(jax.local_devices()), "compute": compute, "options": options}
-        name = (names or {}).get(source)
-        model = run_on_all_processes(f"loading {source}", lambda: open_model(source, name=name, **loading))
-        return evaluate_into(folder, model, benchmarks, settings, cache, training)
-
-    for place, (source, folder) in enumerate(folders.items(), 1):
-        started = time.time()
+        name, finished_before = (names or {}).get(source), overall.done
         try:
-            results, is_new = load_and_evaluate(source, folder)
-        except Exception as error:  # one model's failure must not end the evaluation
-            if len(folders) == 1 or _fails_every_model(error, benchmarks):
-                raise
-            failed.append(source)
-            is_input_error = isinstance(error, InputError)
-            message = str(error) if is_input_error else f"{type(error).__name__}: {error}"
-            trace = {} if is_input_error else {"traceback": traceback.format_exc()}
-            if first:
-                entry = {"model": source, "event": "failed", "seconds": _since(started), "error": message}
-                write_journal(out / JOURNAL, **entry, **trace)
-                print(f"rococo: {source} skipped: {' '.join(message.split())}", file=sys.stderr)
-        else:
-            all_results.append(results)
-            event = "evaluated" if is_new else "kept"
-            entry = {"model": results["model"], "event": event, "source": source, "seconds": _since(started)}
-            if first:
-                write_journal(out / JOURNAL, **entry)
-            if first and len(folders) > 1:
-                say(f"{place} of {len(folders)}: {results['model']} {event}, {_since(started)} s")
-        # Modules contain reference cycles, which only the garbage collector frees.
-        gc.collect()
+            model = run_on_all_processes(f"loading {source}", lambda: open_model(source, name=name, **loading))
+            return evaluate_into(folder, model, benchmarks, settings, cache, training)
+        finally:
+            # Stored results and a model that failed need no work.
+            overall.drop(work - (overall.done - finished_before))
+
+    work = sum(benchmark.input_count for benchmark in benchmarks)
+    with overall_progress(work * len(folders), is_shown=len(folders) * len(benchmarks) > 1) as overall:
+        for place, (source, folder) in enumerate(folders.items(), 1):
+            started = time.time()
+            try:
+                results, is_new = load_and_evaluate(source, folder)
+            except Exception as error:  # one model's failure must not end the evaluation
+                if len(folders) == 1 or _fails_every_model(error, benchmarks):
+                    raise
+                failed.append(source)
+                is_input_error = isinstance(error, InputError)
+                message = str(error) if is_input_error else f"{type(error).__name__}: {error}"
+                trace = {} if is_input_error else {"traceback": traceback.format_exc()}
+                if first:
+                    entry = {"model": source, "event": "failed", "seconds": _since(started), "error": message}
+                    write_journal(out / JOURNAL, **entry, **trace)
+                    print(f"rococo: {source} skipped: {' '.join(message.split())}", file=sys.stderr)
+            else:
+                all_results.append(results)
+                event = "evaluated" if is_new else "kept"
+                entry = {"model": results["model"], "event": event, "source": source, "seconds": _since(started)}
+                if first:
+                    write_journal(out / JOURNAL, **entry)
+                if first and len(folders) > 1:
+                    say(
+                        f"{place} of {len(folders)}: {results['model']} {event}, {_since(started)} s; {overall.words()}"
+                    )
+            # Modules contain reference cycles, which only the garbage collector frees.
+            gc.collect()
     return all_results, failed
 
 

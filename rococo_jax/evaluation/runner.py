@@ -37,7 +37,7 @@ from rococo_jax.evaluation.sections import (
 )
 from rococo_jax.evaluation.seen_images import refuse_training_images, seen_items
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
-from rococo_jax.progress import say
+from rococo_jax.progress import report_finished, say
 from rococo_jax.storage import hash_json
 
 
@@ -82,6 +82,7 @@ def evaluate_model(
         # Notes on what the model does with one benchmark are that benchmark's.
         model.notes = [*notes]
         parts += _evaluate(model, benchmark, settings, cache, training, examples, stored_keys)
+        report_finished(benchmark.input_count)
     conditions = fingerprint(model, benchmarks, settings)
     for part in parts:
         ((name, about),) = part.results["benchmarks"].items()

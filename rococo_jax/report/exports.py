@@ -179,8 +179,12 @@ def compare(
     `blind` the change of the distance from 50), `low`, `high`, `p`, `p_corrected`, `mde`, `is_primary`, `verdict`.
     `p_corrected` and `verdict` are missing where a difference is not primary.
 
-    >>> frame = compare("out", reference="plain")                                         # doctest: +SKIP
-    >>> frame[frame.is_primary & (frame.verdict == "worse")]                              # doctest: +SKIP
+    >>> frame = compare("demo-out/250-scenes-seed-1/paper", reference="plain")            # doctest: +SKIP
+    >>> fooled = frame[(frame.variant == "same_concept") & (frame.metric == "fr1")]       # doctest: +SKIP
+    >>> fooled[["model", "points", "low", "high", "p_corrected", "verdict"]].round(3)     # doctest: +SKIP
+           model  points     low   high  p_corrected verdict
+    8   grounded   -12.8 -24.900 -0.700        0.029  better
+    48     sc-vc   -11.2 -22.366 -0.034        0.049  better
 
     Args:
         results: results file or folder, or several.

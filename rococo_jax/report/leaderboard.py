@@ -60,7 +60,15 @@ def leaderboard(results: Any, *, facts: str | Path | None = None) -> Any:
     interval of the rank among three models or more) and `..._groups` (letters; models that share one do not differ
     significantly). There is no mean over tasks.
 
-    >>> leaderboard("out").filter(regex="model|r1$|rank")                                 # doctest: +SKIP
+    >>> frame = leaderboard("demo-out/250-scenes-seed-1/paper").set_index("model")        # doctest: +SKIP
+    >>> headline = "image_to_text/clean/r1"                                               # doctest: +SKIP
+    >>> shown = frame.filter(regex=f"^{headline}").drop(columns=f"{headline}_n")          # doctest: +SKIP
+    >>> shown.rename(columns=lambda name: name.removeprefix(headline)).round(1)           # doctest: +SKIP
+                    _low  _high  _rank_low  _rank_high _groups
+    model
+    plain     68.8  62.8   74.2          1           2       a
+    sc-vc     63.6  57.5   69.3          1           2       a
+    grounded  52.8  46.6   58.9          3           3       b
 
     Args:
         results: results file or folder, or several; or what `evaluate` returns, as `{name: results}`.

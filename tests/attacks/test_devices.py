@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def both(paths, tmp_path_factory):
     """The folders of one attack on words and pixels, by number of devices, with a batch size each."""
     world = write_files(tmp_path_factory.mktemp("world"), paths)
-    options, folders = "--words 1 --pixels 1/255,6/255 --steps 4 --loss margin --batch-size".split(), {}
+    options, folders = "--words 1 --pixels 1/255,6/255 --steps 2 --loss margin --batch-size".split(), {}
     for count, batch in ((1, 2), (2, 3), (8, 5)) if os.environ.get("ROCOCO_THOROUGH") else ((1, 2), (8, 5)):
         folders[count] = world / f"on_{count}"
         command = [*words(world, "demo:plain", f"on_{count}"), *options, str(batch)]

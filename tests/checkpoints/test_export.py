@@ -12,6 +12,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_transformers
 from rococo_jax.models import HeadSpec, ModelSpec
 from tests.support import reference_models as hf
+from tests.support.cases import further
 from tests.support.commands import run_command
 from tests.support.models import assert_same_arrays, assert_same_model, encoder_of, read_model, read_towers
 from tests.support.open_clip_files import open_clip_folder
@@ -38,9 +39,10 @@ SOURCES = {
     "tipsv2_text": lambda: hf.tipsv2(text={"scale_sqrt_depth": False}).text_model,
     "bert": hf.bert,
 }
+ALWAYS = ("clip", "siglip", "dinov2_gated", "registers", "tipsv2_text", "bert")
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", further(SOURCES, ALWAYS))
 def test_import_export_import_is_exact(name, tmp_path):
     first = read_model(hf.saved(SOURCES[name](), tmp_path / "theirs"))
     export_huggingface(first, tmp_path / "ours")
@@ -123,7 +125,14 @@ def test_the_head_of_a_sentence_tower_becomes_a_dense_module_and_comes_back(bias
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["vit_quick_gelu", "vit_gelu", "vit_options", "resnet_quick_gelu"])
+@pytest.mark.parametrize(
+    "case",
+    further(
+        ["vit_quick_gelu", "vit_gelu", "vit_options", "resnet_quick_gelu"],
+        ("vit_options", "resnet_quick_gelu"),
+        pytest.mark.thorough,
+    ),
+)
 def test_open_clip_folders_come_back_the_same(case, tmp_path):
     folder = open_clip_folder(case, tmp_path / "theirs")
     first = read_towers(folder, activation="gelu" if case == "vit_gelu" else None)

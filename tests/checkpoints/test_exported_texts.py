@@ -28,6 +28,8 @@ from tests.support.tokenizer_files import (
 )
 from tests.support.world import drawing
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 64
 TEXTS = [*ODD_TEXTS, "A Dog, on the GRASS!", "the man's ΟΔΟΣ", "snake_case “quotes” 'n’ all", *sentences(20)]
 SIZE, PIXELS = 30, {"height": 30, "width": 30}
@@ -91,7 +93,6 @@ def folder(tmp_path):
     return tmp_path / "theirs"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "keys"),
     [
@@ -121,7 +122,15 @@ def test_transformers_gives_the_texts_of_the_exported_model(make, keys, folder, 
         assert_same_model(read_model(each), encoder)
 
 
-@pytest.mark.parametrize("make", [sentencepiece_siglip, fixed_siglip2, clip, metaclip2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        sentencepiece_siglip,
+        fixed_siglip2,
+        clip,
+        pytest.param(metaclip2, marks=pytest.mark.thorough),
+    ],
+)
 def test_auto_processor_prepares_images_and_texts_of_an_export(make, folder, tmp_path):
     encoder = read_model(make(folder))
     export_huggingface(encoder, tmp_path / "out")
@@ -134,7 +143,6 @@ def test_auto_processor_prepares_images_and_texts_of_an_export(make, folder, tmp
     hf.assert_same_vectors(encoder.encode_text(TEXTS), outputs.text_embeds)
 
 
-@pytest.mark.slow
 def test_a_sentencepiece_siglip_is_read_the_same_after_it_was_written(folder, tmp_path):
     """Not every float that `tokenizers` writes for a score is read back as the same float."""
     sentencepiece_siglip(folder)

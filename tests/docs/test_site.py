@@ -1,6 +1,8 @@
 """The site: generated pages are complete, every table that a page promises is there, and pages are short."""
 
+import base64
 import csv
+import json
 import re
 import shutil
 import sys
@@ -8,9 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
-from mkdocs.exceptions import Abort
 
 from rococo_jax.checkpoints.zoo import zoo
 from rococo_jax.cli.main import COMMANDS
@@ -34,7 +33,9 @@ def hooks():
 
 
 def build_site(out, **settings):
-    """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is an `Abort`."""
+    """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is mkdocs's `Abort`."""
+    build = pytest.importorskip("mkdocs.commands.build").build
+    load_config = pytest.importorskip("mkdocs.config").load_config
     build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **settings))
 
 
@@ -100,13 +101,51 @@ def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
     assert "| `rococo` |" in reference["benchmarks"] and "::: rococo_jax.encoders.load_model" in reference["python"]
 
 
+def test_a_notebook_is_a_page_with_its_outputs(hooks):
+    """Text, tables and pictures are shown in order; what a cell writes to standard error is not."""
+    picture = base64.b64encode(b"a picture").decode()
+    outputs = [
+        {"output_type": "stream", "name": "stderr", "text": ["embedding\n"]},
+        {"output_type": "stream", "name": "stdout", "text": ["36 %\n", "of 24\n"]},
+        {"output_type": "display_data", "data": {"text/html": "<pre>bold</pre>", "text/plain": "\x1b[1mbold\x1b[0m 5"}},
+        {"output_type": "display_data", "data": {"image/png": picture, "text/plain": ["<Figure>"]}},
+        {"output_type": "execute_result", "data": {"text/html": ['<table class="x">\n  <tr><td>1</td></tr></table>']}},
+    ]
+    cells = [
+        {"cell_type": "markdown", "source": ["# First\n", "\n", "See [the defence](../docs/explanation/defence.md)."]},
+        {"cell_type": "code", "source": ["print(1)"], "outputs": outputs},
+    ]
+    pages = hooks.notebook_page("quickstart", json.dumps({"cells": cells}))
+    text = pages.pop("start/notebooks/quickstart.md")
+    assert pages == {"start/notebooks/quickstart-1.png": b"a picture"} and "embedding" not in text
+    parts = [
+        "# First", "(../../explanation/defence.md)", "```python\nprint(1)\n```", "```text\n36 %\nof 24\n```",
+        "```text\nbold 5\n```", "](quickstart-1.png)", "<table><tr><td>1</td></tr></table>",
+    ]  # fmt: skip
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_formulas_become_mathml_and_samples_a_link_where_they_are(hooks, tmp_path, monkeypatch):
+    html = '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div class="arithmatex">\\[\nx^2\n\\]</div>'
+    shown = hooks.on_page_content(html, None, None, None)
+    assert "arithmatex" not in shown and shown.count("<math ") == 2
+    assert "<mo>&#x0003C;</mo>" in shown and 'class="formula"><math' in shown and 'display="block"' in shown
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="gallery.md"))
+    monkeypatch.setattr(hooks, "SAMPLES", tmp_path)
+    for there in (False, True):
+        markdown = hooks.on_page_markdown("<!-- sample: report.html -->", page, SimpleNamespace(docs_dir=DOCS), None)
+        assert ('href="samples/report.html"' in markdown) is there
+        (tmp_path / "report.html").write_text("x")
+
+
 @pytest.mark.slow
 def test_a_dead_link_fails_the_build(tmp_path, caplog):
     """Without the Python interface, which takes most of the time."""
     docs = shutil.copytree(DOCS, tmp_path / "docs")
     with (docs / "research" / "README.md").open("a", encoding="utf-8") as page:
         page.write("\n[gone](nowhere.md), [no such part](../how-to/evaluate.md#nothing)\n")
-    with pytest.raises(Abort):
+    with pytest.raises(pytest.importorskip("mkdocs.exceptions").Abort):
         build_site(tmp_path / "site", docs_dir=str(docs), plugins=["search"])
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2 and "nowhere.md" in warnings[0] and "#nothing" in warnings[1]
@@ -160,7 +199,16 @@ def browser(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", ["index", "how-to/evaluate", "research/index", "research/appendix_photographs", "reference/metrics"]
+    "page",
+    [
+        "index",
+        "how-to/evaluate",
+        "research/index",
+        "research/appendix_photographs",
+        "reference/metrics",
+        "explanation/defence",
+        "gallery",
+    ],
 )
 def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, page):
     before = len(browser.events)

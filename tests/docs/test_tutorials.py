@@ -122,6 +122,7 @@ def practised(tmp_path_factory) -> Path:
     return run_all(tmp_path_factory.mktemp("practised"), pages, FEWER)
 
 
+@pytest.mark.slow
 def test_every_command_of_the_start_pages_runs(practised):
     config = json.loads((practised / "runs" / "defended" / "config.json").read_text(encoding="utf-8"))
     assert config["losses.vc.weight"] == 1 and config["steps"] == 2

@@ -23,6 +23,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.storage import hash_json
 from tests.support import adapter_models, open_clip_stand_in
+from tests.support.cases import further
 from tests.support.paths import CHECKOUT
 from tests.support.single_changes import changes_of, copied, one_of_each_field, unchanged_copies
 
@@ -180,7 +181,7 @@ def loaded(kind: Kind, folder: Path) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(name, marks=[pytest.mark.thorough] * (name not in TRIED)) for name in KINDS],
+    further(KINDS, TRIED, pytest.mark.thorough),
     indirect=True,
 )
 def test_a_change_of_a_folder_changes_the_keys_or_no_number(source, tmp_path):
@@ -248,7 +249,7 @@ def test_adapter_options_decide_the_keys(source):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(name, marks=[pytest.mark.thorough] * (name not in TENSORS_TRIED)) for name in KINDS],
+    further(KINDS, TENSORS_TRIED, pytest.mark.thorough),
     indirect=True,
 )
 def test_every_tensor_decides_the_fingerprint_also_when_it_is_written_to_in_place(source):

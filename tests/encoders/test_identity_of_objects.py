@@ -23,7 +23,7 @@ from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings, Sto
 from tests.support import reference_models
 from tests.support.models import encoder_of, read_towers
 from tests.support.refusals import refused
-from tests.support.single_changes import changes_of, copied, unchanged_copies
+from tests.support.single_changes import changes_of, copied, one_of_each_field, unchanged_copies
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.world import noise, write_world
 
@@ -78,7 +78,8 @@ def test_a_change_of_a_model_directory_changes_the_keys_or_no_number_or_is_refus
 
     first, expected = read(folder), numbers(read(folder))
     changed, refused_changes = [], []
-    for label, change in changes_of(folder):
+    changes = changes_of(folder)
+    for label, change in changes if os.environ.get("ROCOCO_THOROUGH") else one_of_each_field(changes):
         if "/" in label.split(":")[0]:  # Orbax's own files
             continue
         change(copy := copied(folder, tmp_path / "copy"))
@@ -97,7 +98,7 @@ def test_a_change_of_a_model_directory_changes_the_keys_or_no_number_or_is_refus
                       "model.json: preprocessing/mean", "model.json: preprocessing/shortest_edge",
                       "model.json: tokenizer/", "model.json: spec/vision/activation"):  # fmt: skip
         assert any(label.startswith(beginning) for label in changed), beginning
-    assert len(changed) > 40, len(changed)
+    assert len(changed) > (40 if os.environ.get("ROCOCO_THOROUGH") else 15), len(changed)
     for label, change in unchanged_copies(folder):
         change(copy := copied(folder, tmp_path / "another name"))
         assert keys(read(copy)) == keys(first), label

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, blur, noise
+from tests.support.cases import further
 from tests.support.corruption_oracle import at_random
 
 pytestmark = pytest.mark.quick  # statistics do not tell how a program was compiled
@@ -84,9 +85,7 @@ DRAWN = [name for name in RANDOM if name != "frost"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [*DRAWN[::2], *(pytest.param(name, marks=pytest.mark.thorough) for name in DRAWN[1::2])]
-)
+@pytest.mark.parametrize("name", further(DRAWN, DRAWN[::4], pytest.mark.thorough))
 def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum(name):
     check_severity(name, 3)
 

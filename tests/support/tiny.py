@@ -73,7 +73,12 @@ def exportable_encoder() -> Encoder:
 @functools.cache
 def _initial_parameters(spec: ModelSpec, seed: int) -> dict[str, np.ndarray]:
     """Return the initial parameters of a new model, made once for all tests."""
-    return jax.device_get(parameters_of(DualEncoder(spec, rngs=nnx.Rngs(seed))))
+    return jax.device_get(_initialise(spec, seed))
+
+
+@functools.partial(jax.jit, static_argnums=0)  # one program instead of one for each operation
+def _initialise(spec: ModelSpec, seed: int) -> dict[str, jax.Array]:
+    return parameters_of(DualEncoder(spec, rngs=nnx.Rngs(jax.random.key(seed))))
 
 
 def drawn_parameters(spec: ModelSpec, seed: int = 3) -> dict[str, np.ndarray]:

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import statistics
 import xml.etree.ElementTree
 from html import unescape
@@ -37,10 +36,11 @@ from rococo_jax.sweep.tables import csv_rows, differences_of, scaled_keys, sweep
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import run_training
 from tests.report.test_kinds import choice_run
+from tests.support.kills import Killed, watched
 from tests.support.made_runs import make_run
 from tests.support.models import change_json
 from tests.support.paths import CHECKOUT
-from tests.support.processes import exit_code_of, run_command_together, run_lines
+from tests.support.processes import run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
 from tests.support.variants import describe
@@ -81,26 +81,17 @@ def journal(workdir: Path) -> list[tuple[str, str]]:
     return [(line["point"], line["event"]) for line in lines]
 
 
-KILLED = """
-import os
-import signal
-from html import unescape
-from pathlib import Path
-from rococo_jax.cli.main import main
-from tests.support.kills import watched
-journal = Path("{workdir}") / "journal.jsonl"
-def kill(operation):
-    if journal.exists() and len(journal.read_text().splitlines()) >= 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-watched(journal.parent, kill, lambda: main({words!r}))
-"""
-
-
 @pytest.fixture(scope="module")
 def swept(data, tmp_path_factory) -> Path:
-    """A sweep of two batch sizes and two seeds, killed by SIGKILL after its first run and then asked for again."""
+    """A sweep of two batch sizes and two seeds whose file operations fail after its first run, and then run again."""
     workdir = tmp_path_factory.mktemp("swept") / "out"
-    assert exit_code_of(KILLED.format(workdir=workdir, words=command_of(data, workdir))) == -signal.SIGKILL
+
+    def kill(operation):
+        if len(journal(workdir)) >= 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        watched(workdir, kill, lambda: main(command_of(data, workdir)))
     assert len(journal(workdir)) == 2
     assert not (workdir / "sweep.csv").exists()
     assert main(command_of(data, workdir)) == 0
@@ -119,6 +110,7 @@ def metrics_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
     assert sorted(journal(swept)) == sorted(
         (f"batch_size_{b}-{s}", event) for b, s in SETTINGS for event in ("trained", "evaluated")
@@ -155,6 +147,7 @@ def test_more_is_added_to_the_results_of_all_points_and_nothing_is_trained_again
     assert "fingerprint: protocol: found results of 'batch_size_8-0' with paper" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(swept):
     configs = {b: json.loads((folder_of(swept, b, 0) / "config.json").read_text()) for b in (8, 16)}
     assert {b: config["steps"] for b, config in configs.items()} == {8: 12, 16: 6}
@@ -197,6 +190,7 @@ def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
     assert rate == pytest.approx(0.01 * k, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_table_holds_means_and_spreads_over_seeds(swept):
     table = json.loads((swept / "sweep.json").read_text())
     assert [row["values"] for row in table["rows"]] == [{"batch_size": 8}, {"batch_size": 16}]
@@ -222,6 +216,7 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
     assert 0 < memory[8] < memory[16]
 
 
+@pytest.mark.slow
 def test_the_notes_of_all_runs_are_in_every_table(swept, capsys, data):
     notes = {note for b, s in SETTINGS for note in results_of(swept, b, s)["notes"]}
     assert any("the model was trained on, and their numbers are no result" in note for note in notes)
@@ -261,6 +256,7 @@ def test_the_mean_over_altered_variants_takes_in_alterations_alone():
     assert (figures["r1"].value, figures["fr1"].value) == (40.0, 20.0)
 
 
+@pytest.mark.slow
 def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
     asked = [("image_to_text", "danger", metric) for metric in ("r1", "fr1", "drop")]
     for row in collect(make_plan(data / "config.py", seeds=(1,)), swept):
@@ -323,6 +319,7 @@ def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends
     assert all("file: field: found found; wanted wanted" in said for _, said in ended)
 
 
+@pytest.mark.slow
 def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
     """Compare with and without the model, the data and the features of the runs before it."""
     assert main([*command_of(data, tmp_path), "--print-commands"]) == 0
@@ -334,6 +331,7 @@ def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_failed_point_is_told_and_the_others_stay(data, swept, tmp_path, capsys, refusal):
     """A batch of 32 needs 32 images."""
     swept = shutil.copytree(swept, tmp_path / "out")
@@ -383,6 +381,7 @@ def test_a_setting_is_compared_with_the_first_by_the_record_of_every_comparison(
     assert stored.keys() > {"model", "reference", "points", "low", "high", "p", "p_corrected", "verdict", "values"}
 
 
+@pytest.mark.slow
 def test_the_figure_stands_alone_and_shows_every_curve(data, swept):
     for name in ("sweep.svg", "sweep.html"):
         text = (swept / name).read_text()
@@ -501,6 +500,7 @@ def test_bad_input_is_refused_in_one_line(arguments, named, data, tmp_path, refu
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_images_without_annotations_and_folders_of_other_runs_are_refused(data, swept, refusal):
     command = ["sweep", "--config", str(data / "config.py"), "--workdir", str(swept), "--images", str(data / "images")]
     assert "--annotations" in refusal(*command).splitlines()[-1]
@@ -508,6 +508,7 @@ def test_images_without_annotations_and_folders_of_other_runs_are_refused(data, 
     assert "fingerprint: protocol" in refusal(*command_of(data, swept, "--protocol", "strict")).splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_points_that_were_trained_from_different_weights_are_refused(data, swept, tmp_path, refusal):
     """The folder of `init.model` was written anew between two parts of a sweep."""
     changed = shutil.copytree(swept, tmp_path / "changed")

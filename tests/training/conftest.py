@@ -15,13 +15,16 @@ from tests.support.input_world import make_world
 AROUND = ("checkpoint", "eval", "init", "log", "profile", "data.images", "data.captions", "data.on_decode_error")
 
 
+STEPS = {}
+
+
 @pytest.fixture(scope="module", autouse=True)
-def steps_of_a_file(request):
-    """Trace the step of a config, model and mesh once, however many runs take it.
+def shared_steps(request):
+    """Trace the step of a config, model and mesh once, however many runs of a worker take it.
 
     The step gets a config without `AROUND`: one that read such a key would fail, and cannot be taken for another's.
     """
-    make_step, steps = setup.make_step, {}
+    make_step = setup.make_step
 
     def kept(config, spec, preprocessing, optimizer, mesh):
         config = copy.deepcopy(config).unlock()
@@ -29,9 +32,9 @@ def steps_of_a_file(request):
             section, _, leaf = key.rpartition(".")
             del (config[section] if section else config)[leaf]
         key = repr((flat(config), spec, preprocessing, fsdp.LEAST_SHARDED)), mesh
-        if key not in steps:
-            steps[key] = make_step(config, spec, preprocessing, optimizer, mesh)
-        return steps[key]
+        if key not in STEPS:
+            STEPS[key] = make_step(config, spec, preprocessing, optimizer, mesh)
+        return STEPS[key]
 
     with pytest.MonkeyPatch.context() as patch:
         if request.path.stem != "test_program":  # which counts what is compiled

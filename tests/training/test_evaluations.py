@@ -18,7 +18,7 @@ from tests.support.world import write_world
 IMAGES, STEPS = 16, 4
 # By step: the best one is in the middle, so that a lost evaluation changes `@best`.
 SCORES = {1: 0.1, 2: 0.9, 3: 0.3, 4: 0.5}
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +68,12 @@ def signal_at(step: int, number: int):
     return on_step
 
 
-STOPS = [(1, signal.SIGTERM), (2, signal.SIGINT), (STEPS, signal.SIGTERM)]
+STOPS = [(2, signal.SIGINT), (STEPS, signal.SIGTERM)]
 OTHER_STOPS = [
     pair for pair in itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)) if pair not in STOPS
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "number"), [*STOPS, *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in OTHER_STOPS)]
 )
@@ -86,7 +85,6 @@ def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number,
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
 def test_a_failed_evaluation_costs_no_step_and_is_repeated_on_resume(step, data, unbroken, tmp_path):
     trained = []
@@ -129,7 +127,6 @@ def test_a_signal_between_two_evaluations_causes_no_evaluation(data, tmp_path):
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2, 4]
 
 
-@pytest.mark.slow
 def test_train_from_python_runs_the_evaluations_of_its_config(data, tmp_path):
     """The same numbers as those of an evaluation of its checkpoint, training images marked."""
     named = {"eval__images": str(data / "images"), "eval__annotations": str(data / "annotations"), "eval__data": ""}

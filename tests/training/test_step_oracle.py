@@ -31,7 +31,9 @@ TOLERANCE = 1e-5
 DEFAULTS = flat(default_config())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("parts")) for name in CASES]
+)
 def test_three_steps_are_those_of_torch(name):
     case = CASES[name]
     errors = differences(run(case), expect(case))
@@ -100,6 +102,7 @@ def programs() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
     # All micro-batches, those that are embedded again, and the dtype.
     for sign in ("tensor<4x2x", f"tensor<3x2x{SIDE}x{SIDE}x3xui8>", "xbf16>"):
@@ -109,6 +112,7 @@ def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
     assert products["frozen"] < products["plain"] < products["remat"]
 
 
+@pytest.mark.slow
 def test_a_step_computes_no_dropped_patch_and_no_locked_image_tower(programs):
     whole, half, texts, pixels = "tensor<8x5x16xf32>", "tensor<8x3x16xf32>", f"tensor<8x{TOKENS}x16xf32>", "x3xui8>"
     signs = {name: [sign in programs[name] for sign in (whole, half, texts, pixels)] for name in programs}
@@ -117,6 +121,7 @@ def test_a_step_computes_no_dropped_patch_and_no_locked_image_tower(programs):
     assert signs["locked"] == [False, False, True, False]
 
 
+@pytest.mark.slow
 def test_products_of_float32_are_at_the_highest_precision(programs):
     """All of a step in float32; of one in bfloat16 those of the heads and logits, which are no batched products."""
     for name, program in programs.items():

@@ -18,7 +18,7 @@ from tests.support.tiny_runs import FEATURES_ALONE, tiny_config
 from tests.support.world import write_world
 
 IMAGES, TRAINED = 20, 12
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,6 @@ def test_a_trained_model_lists_its_training_images(data, trained, source):
     assert images.keys == keys_of(data, range(TRAINED)) and images.complete
 
 
-@pytest.mark.slow
 def test_a_copied_model_keeps_its_training_images(data, trained, tmp_path):
     save_model(tmp_path / "copy", load_model(f"{trained}@latest"))
     assert images_of(tmp_path / "copy") == images_of(trained / "model")
@@ -83,7 +82,6 @@ def test_an_interpolated_model_lists_the_images_of_both(data, trained, tmp_path)
     assert interpolated(start, first, 0.5).training_images == TrainingImages(first.training_images.keys, complete=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [pytest.param("{}/model", marks=pytest.mark.thorough), "{}@latest", "{}/checkpoints/1"]
 )
@@ -101,7 +99,6 @@ def test_an_evaluation_during_training_sees_the_list(data, tmp_path):
     assert [images.keys for images in lists] == [keys_of(data, range(TRAINED))] * 2
 
 
-@pytest.mark.slow
 def test_training_images_of_a_foreign_model_are_unknown(data, tmp_path):
     """The list has at least the images of the run; a model with random parameters has seen none before."""
     save_model(tmp_path / "unknown", tiny_encoder(name="unknown"))
