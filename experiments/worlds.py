@@ -35,6 +35,7 @@ from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.storage import write_json
 
 SCENES, FURTHER_SCENES, TRAINING_SCENES, SEED = 300, 700, 20_000, 64
+FURTHER_PHOTOGRAPHS = 250
 DEMO_MODELS = {"plain": ["demo:plain"], "sc-vc": ["demo:sc-vc"], "grounded": ["demo:grounded"]}
 DRAWS = 4000
 
@@ -101,9 +102,9 @@ def scenes() -> World:
 
 
 def photographs(data: Path, split: Path, models: Sequence[str]) -> World:
-    """Return the test photographs, with those of `split/others.json` as further images."""
+    """Return the test photographs, with the first of `split/others.json` as further images."""
     tests, fit, others = map(read_items, (data / "coco/captions_test.json", split / "fit.json", split / "others.json"))
-    files = [data / "coco/images" / item.image for item in [*tests, *others]]
+    files = [data / "coco/images" / item.image for item in [*tests, *others[:FURTHER_PHOTOGRAPHS]]]
     arms: dict[str, list[str]] = {}
     for model in models:
         arm, _, folder = model.partition("=")

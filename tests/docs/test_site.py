@@ -10,9 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
-from mkdocs.exceptions import Abort
 
 from rococo_jax.checkpoints.zoo import zoo
 from rococo_jax.cli.main import COMMANDS
@@ -36,7 +33,9 @@ def hooks():
 
 
 def build_site(out, **settings):
-    """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is an `Abort`."""
+    """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is mkdocs's `Abort`."""
+    build = pytest.importorskip("mkdocs.commands.build").build
+    load_config = pytest.importorskip("mkdocs.config").load_config
     build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **settings))
 
 
@@ -146,7 +145,7 @@ def test_a_dead_link_fails_the_build(tmp_path, caplog):
     docs = shutil.copytree(DOCS, tmp_path / "docs")
     with (docs / "research" / "README.md").open("a", encoding="utf-8") as page:
         page.write("\n[gone](nowhere.md), [no such part](../how-to/evaluate.md#nothing)\n")
-    with pytest.raises(Abort):
+    with pytest.raises(pytest.importorskip("mkdocs.exceptions").Abort):
         build_site(tmp_path / "site", docs_dir=str(docs), plugins=["search"])
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2 and "nowhere.md" in warnings[0] and "#nothing" in warnings[1]

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
+
+torch = pytest.importorskip("torch")
 
 GENERATOR = np.random.default_rng(5)
 
@@ -170,12 +171,17 @@ def test_a_side_is_seen_if_training_has_all_of_its_own_bindings(experiment):
         ("a cat behind a tree", "a tree behind a cat"),
         ("a blue bird", "a red bird"),
         ("a red cat", "a blue cat"),
+        ("a red dog", "a red lion"),
         ("a dog", "a cat"),  # no binding
         ("a red dog on a boat", "a red dog on a blue boat"),  # the true side has none of its own
     ]
-    items = ties.Items(np.arange(6), [true for true, _ in pairs], [false for _, false in pairs])
+    items = ties.Items(np.arange(7), [true for true, _ in pairs], [false for _, false in pairs])
     bound = bindings.classify(items, training, demo_lexicon())
     assert bound.classes == [
-        "true seen, false unseen", "true unseen, false seen", "true seen, false unseen", "both unseen"
-    ]  # fmt: skip
-    assert bound.items.images.tolist() == [0, 1, 2, 3] and bound.items.false[1] == "a tree behind a cat"
+        "true seen, false unseen (known words)",
+        "true unseen, false seen",
+        "true seen, false unseen (known words)",
+        "true unseen, false unseen (known words)",
+        "true seen, false unseen (new word)",
+    ]
+    assert bound.items.images.tolist() == [0, 1, 2, 3, 4] and bound.items.false[1] == "a tree behind a cat"

@@ -48,12 +48,18 @@ def jaxtyped(fn=None, *, typechecker):
             return fn(*args, **kwargs)
         calls[code] = count + 1
         if checked is None:
-            # jaxtyping prepares two checks for a function, one of its arguments alone; types without shapes need one.
-            has_shapes = "jaxtyping." in str(fn.__annotations__)
-            checked = _checked_at_every_call(fn, typechecker=typechecker) if has_shapes else typechecker(fn)
+            # jaxtyping prepares two checks, one of the arguments alone; types without shapes need one, by beartype.
+            checked = _checked_at_every_call(fn, typechecker=typechecker) if _needs_jaxtyping(fn) else typechecker(fn)
         return checked(*args, **kwargs)
 
     return first_calls_checked
+
+
+def _needs_jaxtyping(fn) -> bool:
+    """Return whether a function has shapes, or what beartype alone refuses: forward references, bare iterators."""
+    hints = fn.__annotations__.values()
+    named = any(isinstance(hint, str) for hint in hints) or "ForwardRef" in str(hints)
+    return named or "jaxtyping." in str(hints) or inspect.isgeneratorfunction(fn)
 
 
 # The import hook looks it up where a module is imported.

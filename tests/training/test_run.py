@@ -208,7 +208,8 @@ def test_a_command_killed_at_a_random_moment_resumes_with_the_same_bits(data, tm
 
 def test_a_loss_that_is_not_finite_stops_the_run(data, tmp_path, monkeypatch, capsys):
     steep = "optimizer.learning_rate=1e30 optimizer.warmup_fraction=0.4 losses.sc.weight=0 losses.vc.weight=0"
-    steep = f"{steep} train.vision=none train.text=none data.cached_features=True".split()
+    steep += " losses.vc.partner_group=8 train.vision=none train.text=none data.cached_features=True"
+    steep = steep.split()
     config, workdir = config_of(data, *steep), tmp_path / "run"
     monkeypatch.setattr("rococo_jax.training.run.run_training", functools.partial(run_training, mesh=mesh_of(1)))
     words = ["train", "--config", str(data / "config.py"), "--workdir", str(workdir)]
