@@ -67,7 +67,7 @@ def on_files(files: Files, config: Any) -> Files:
 def sample_files() -> list[Path]:
     """Return the files of samples: the report with its numbers, and its explorer with pictures."""
     files = [path for path in SAMPLES.glob("report.*") if path.suffix in (".html", ".csv")]
-    return files + [*SAMPLES.glob("report*/*")]
+    return [*files, *SAMPLES.glob("report*/*")]
 
 
 def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
