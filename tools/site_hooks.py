@@ -8,10 +8,12 @@ docs/ lead to a page or become words. `make_samples.py` makes samples, which are
 import base64
 import csv
 import html
+import inspect
 import json
 import os
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
 # GitHub's workflows set the variable. Links to the repository and to Colab need an address, so others have none.
 _REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
 _COLAB_MARK = "<!-- colab -->"
+
+# A row of parameters, such as "images, annotations", of which no default is known.
+_SEVERAL = re.compile(r"(<tr[^>]*>\s*<td>\s*<code>\w+, (?:(?!</tr>).)*?)<em>required</em>", re.DOTALL)
 
 
 def on_config(config: Any) -> Any:
@@ -60,8 +65,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def sample_files() -> list[Path]:
-    """Return the files of samples: the report, and its explorer with pictures."""
-    return [path for path in SAMPLES.glob("report.*") if path.suffix == ".html"] + [*SAMPLES.glob("report*/*")]
+    """Return the files of samples: the report with its numbers, and its explorer with pictures."""
+    files = [path for path in SAMPLES.glob("report.*") if path.suffix in (".html", ".csv")]
+    return [*files, *SAMPLES.glob("report*/*")]
 
 
 def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
@@ -79,11 +85,11 @@ def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
                 picture = f"{place}-{len(pictures) + 1}.png"
                 pictures[picture] = base64.b64decode(data["image/png"])
                 cells.append(f"![Output of the cell above.]({posixpath.basename(picture)})")
-            elif "text/html" in data:
+            elif "<table" in "".join(data.get("text/html", "")):
                 table = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
                 cells.append(re.sub(r"<table[^>]*>", "<table>", table))
             elif output.get("name") == "stdout" or "text/plain" in data:
-                shown = "".join(output.get("text", data.get("text/plain", "")))
+                shown = re.sub(r"\x1b\[[\d;]*m", "", "".join(output.get("text", data.get("text/plain", ""))))
                 cells.append(f"```text\n{shown.rstrip()}\n```")
     introduction, *rest = cells
     link = f"*The page of the notebook [{name}.ipynb](../../../notebooks/{name}.ipynb).*"
@@ -135,14 +141,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """Turn formulas into MathML."""
+    """Turn formulas into MathML, and remove what mkdocstrings says of an entry that names several parameters."""
 
     def mathml(match: re.Match) -> str:
         if match[1] == "span":
             return convert(html.unescape(match[2]))
         return f'<div class="formula">{convert(html.unescape(match[2]), display="block")}</div>'
 
-    return _FORMULA.sub(mathml, content)
+    return _SEVERAL.sub(r"\1", _FORMULA.sub(mathml, content))
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
@@ -301,12 +307,16 @@ def metrics_page() -> str:
 
 
 def python_page() -> str:
-    """Return every public name with its docstring."""
-    from rococo_jax import _PUBLIC
+    """Return every public name with its signature and its docstring."""
+    import rococo_jax
 
     lines = ["# Python API", "", "The public names of `rococo_jax`. Each is loaded on first use.", ""]
-    for name, module in _PUBLIC.items():
-        lines += [f"## {name}", "", f"::: {module}.{name}", ""]
+    for name, module in rococo_jax._PUBLIC.items():
+        signature = inspect.signature(getattr(rococo_jax, name))
+        parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        call = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", f"{name}{inspect.Signature(parameters)}")
+        call = textwrap.fill(call, 90, subsequent_indent=" " * (len(name) + 1), break_on_hyphens=False)
+        lines += [f"## {name}", "", f"```python\n{call}\n```", "", f"::: {module}.{name}", ""]
     return "\n".join(lines)
 
 

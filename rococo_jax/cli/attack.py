@@ -12,8 +12,8 @@ from rococo_jax.evaluation.options import EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
 if TYPE_CHECKING:  # JAX takes a second
+    from rococo_jax.attacks.captions import CaptionAttack
     from rococo_jax.attacks.run import AttackedData, AttackedModel
-    from rococo_jax.attacks.settings import CaptionAttack
     from rococo_jax.benchmarks.benchmark import Benchmark
     from rococo_jax.data.captions import CaptionedImage
     from rococo_jax.encoders.protocol import LoadedModel
@@ -170,7 +170,7 @@ def run(options: Options) -> None:
 
 def _attacks(options: Options) -> "list[CaptionAttack]":
     """Return the requested attacks."""
-    from rococo_jax.attacks.settings import CaptionAttack
+    from rococo_jax.attacks.captions import CaptionAttack
     from rococo_jax.perturb.text.lexicon import open_lexicon
 
     budgets = {"words": options.words, "characters": options.characters}
@@ -295,26 +295,12 @@ def _write_annotations(folder: Path, items: "Sequence[CaptionedImage]", model: "
 
 def _print(models: "Mapping[str, AttackedModel]", comparison: Mapping[str, Any]) -> None:
     """Print R@1, survival and certificates for each model and budget, then differences and transfer."""
-    from rich.console import Console
+    from rococo_jax.report.markdown import print_table
 
-    from rococo_jax.evaluation.summary import new_table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
     names = (
-        "Model",
-        "Attack",
-        "Changes",
-        "R@1",
-        "R@1 after",
-        "95 %",
-        "Survival",
-        "95 % ",
-        "FR@1",
-        "Proved, broken, open",
-    )
-    table = new_table(names, names[2:])
+        "Model", "Attack", "Changes", "R@1", "R@1 after", "95 %", "Survival", "95 % ", "FR@1", "Proved, broken, open",
+    )  # fmt: skip
+    rows = []
     for name, model in models.items():
         for unit, results in model.summary["results"].items():
             for label, certificates in results.get("certificates", {}).items():
@@ -324,8 +310,8 @@ def _print(models: "Mapping[str, AttackedModel]", comparison: Mapping[str, Any])
                     low, high = intervals[metric] or (float("nan"),) * 2
                     cells += [f"{values[metric]:.1f}", f"{low:.1f} to {high:.1f}"]
                 counts = ", ".join(str(certificates.get(kind, 0)) for kind in ("proved", "broken", "open"))
-                table.add_row(name, unit, label, *cells, f"{values[f'fr1_{label}']:.1f}", counts)
-    console.print(table, crop=False)
+                rows.append([name, unit, label, *cells, f"{values[f'fr1_{label}']:.1f}", counts])
+    print_table(names, rows, names[2:])
     for name, model in models.items():
         for unit, results in model.summary["results"].items():
             if results.get("warning"):

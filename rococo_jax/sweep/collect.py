@@ -15,13 +15,12 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
-from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import is_number, object_of
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, described_variants, read_results
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_counts
@@ -31,7 +30,6 @@ from rococo_jax.metrics.counts import Counts
 from rococo_jax.report.across_seeds import interval, over_draws, spread
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.sections import TaskSection, section_of_kind
-from rococo_jax.report.tables import Lead
 from rococo_jax.report.vocabulary import order_metrics, order_variants
 from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
@@ -41,20 +39,21 @@ ALTERED = "altered"
 TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")
 
 
-class SeedValues(NamedTuple):
-    """Values of a metric over the seeds of a setting.
+@dataclasses.dataclass(frozen=True)
+class OverSeeds(Estimate):
+    """The mean of a metric over the seeds of a setting; of a single seed the interval is that of its results.
 
     Attributes:
         values: value of each seed.
         resampled: the same on every bootstrap draw of images; None if the metric cannot be computed from counts.
     """
 
-    values: Float[np.ndarray, " seeds"]
-    resampled: Float[np.ndarray, "draws seeds"] | None
+    values: Float[np.ndarray, " seeds"] | None = dataclasses.field(default=None, compare=False)
+    resampled: Float[np.ndarray, "draws seeds"] | None = dataclasses.field(default=None, compare=False)
 
 
-# Variant -> metric -> values of a task.
-TaskValues = dict[str, dict[str, SeedValues]]
+# Variant -> metric -> estimate, of a task.
+TaskEstimates = dict[str, dict[str, OverSeeds]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +66,8 @@ class Row:
         seeds: the finished seeds.
         config: steps, batch size and learning rate.
         training: estimates of `TRAINING`.
-        tasks: task -> variant -> metric -> estimate; empty if nothing was evaluated.
-        kinds: task -> its kind.
-        headlines: task -> variant and metric that rank models, if the results declare them.
-        coverage: (task, variant) -> phrase with the number of its parts, if some are absent.
-        variants: task -> the fields of each variant, by name.
-        seed_values: task -> variant -> metric -> its values over the seeds.
-        runs: of each run `model` (its name), `benchmarks` and `notes`, as its results have them.
+        tasks: estimates of each task; empty if nothing was evaluated.
+        results: the results of each run.
     """
 
     arm: str
@@ -81,29 +75,26 @@ class Row:
     seeds: tuple[int, ...]
     config: Mapping[str, int | float]
     training: Mapping[str, Estimate]
-    tasks: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-    kinds: Mapping[str, str]
-    headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
-    coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
-    variants: Mapping[str, Mapping[str, Variant]] = dataclasses.field(default_factory=dict)
-    seed_values: Mapping[str, TaskValues] = dataclasses.field(default_factory=dict)
-    runs: Sequence[Mapping[str, Any]] = ()
+    tasks: Mapping[str, TaskEstimates] = dataclasses.field(default_factory=dict)
+    results: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def coverage(self) -> dict[tuple[str, str], str]:
+        """(task, variant) -> phrase with the number of its parts, if some are absent."""
+        return coverage_of(self.results[0]) if self.results else {}
 
     def section(self, task: str) -> TaskSection:
         """Return the section of a task."""
-        return section_of_kind(self.kinds[task], self.headlines.get(task))
+        return _section_of(self.results[0], task)
 
     def variant_names(self, task: str) -> list[str]:
         """Return the variants of a task in reading order."""
-        return order_variants(self.tasks.get(task, {}), self.variants.get(task, {}))
+        variants = self.tasks.get(task, {})
+        return order_variants(variants, described_variants(self.results[0], task)) if variants else []
 
     def estimate(self, task: str, variant: str, name: str) -> Estimate | None:
         """Return the estimate of a metric if the row has it; without a task, one of training."""
         return self.tasks.get(task, {}).get(variant, {}).get(name) if task else self.training.get(name)
-
-    def values_of(self, task: str, variant: str, name: str) -> SeedValues | None:
-        """Return the values of a metric over the seeds, if the row has it."""
-        return self.seed_values.get(task, {}).get(variant, {}).get(name)
 
 
 def collect(plan: Plan, workdir: Path) -> list[Row]:
@@ -119,7 +110,7 @@ def collect(plan: Plan, workdir: Path) -> list[Row]:
 
 def sections_of(rows: Sequence[Row]) -> dict[str, TaskSection]:
     """Return the section of each task of the rows."""
-    return {task: row.section(task) for row in reversed(rows) for task in row.kinds}
+    return {task: row.section(task) for row in reversed(rows) for task in row.tasks}
 
 
 def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
@@ -167,41 +158,22 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     folders = [plan.folder(workdir, point) for point in finished]
     logged = [training_values(folder) for folder in folders]
     training = {
-        name: _estimate(np.array([each[name] for each in logged], float))
+        name: _over_seeds(np.array([each[name] for each in logged], float))
         for name in TRAINING
         if all(each.get(name) is not None for each in logged)
     }
     first = finished[0].config
-    row = Row(
-        arm=finished[0].arm,
-        values=finished[0].values,
-        seeds=tuple(point.seed for point in finished),
-        config={"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate},
-        training=training,
-        tasks={},
-        kinds={},
-    )
-    return _with_evaluation(row, folders) if all(map(is_evaluated, folders)) else row
-
-
-def _with_evaluation(row: Row, folders: Sequence[Path]) -> Row:
-    """Return the row with the results of its runs."""
+    config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
+    seeds = tuple(point.seed for point in finished)
+    row = Row(finished[0].arm, finished[0].values, seeds, config, training)
+    if not all(map(is_evaluated, folders)):
+        return row
     results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
     counts = [
         read_counts(folder / EVALUATION / PER_QUERY, of_run) for folder, of_run in zip(folders, results, strict=True)
     ]
-    kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
-    seed_values = {task: values_of_task(results, counts, task) for task in kinds}
-    return dataclasses.replace(
-        row,
-        tasks={task: estimates_of_values(results, task, seed_values[task]) for task in kinds},
-        kinds=kinds,
-        headlines=headlines_of(results[0]),
-        coverage=coverage_of(results[0]),
-        variants={task: described_variants(results[0], task) for task in kinds},
-        seed_values=seed_values,
-        runs=[{name: of_run.get(name, {}) for name in ("model", "benchmarks", "notes")} for of_run in results],
-    )
+    tasks = {task: estimates_of_task(results, counts, task) for task in results[0]["tasks"]}
+    return dataclasses.replace(row, tasks=tasks, results=results)
 
 
 def notes_of(rows: Sequence[Row], task: str | None = None) -> list[str]:
@@ -210,18 +182,19 @@ def notes_of(rows: Sequence[Row], task: str | None = None) -> list[str]:
     Args:
         task: only notes on the benchmark of this task.
     """
-    runs = [run for row in rows for run in row.runs]
+    runs = [run for row in rows for run in row.results]
     if task is not None:
-        runs = [
-            {**run, "benchmarks": {name: each for name, each in run["benchmarks"].items() if task in each["tasks"]}}
-            for run in runs
+        benchmarks = [
+            {name: each for name, each in run.get("benchmarks", {}).items() if task in each["tasks"]} for run in runs
         ]
+        runs = [{**run, "benchmarks": about} for run, about in zip(runs, benchmarks, strict=True)]
     return note_lines(runs)
 
 
-def headlines_of(results: Mapping[str, Any]) -> dict[str, Lead]:
-    """Return variant and metric of each headline that results declare."""
-    return {task: (about["variant"], about["metric"]) for task, about in results.get("headlines", {}).items()}
+def _section_of(results: Mapping[str, Any], task: str) -> TaskSection:
+    """Return the section of a task, with the headline that results declare."""
+    headline = results.get("headlines", {}).get(task)
+    return section_of_kind(results["kinds"].get(task, ""), headline and (headline["variant"], headline["metric"]))
 
 
 def coverage_of(results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
@@ -242,54 +215,45 @@ def training_values(folder: Path) -> dict[str, float | None]:
     }
 
 
-def values_of_task(results: Sequence[Mapping[str, Any]], counts: Sequence[CountsByVariant], task: str) -> TaskValues:
-    """Return the values of each seed and on draws of images; `altered` is the mean over the altered variants."""
-    section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
+def estimates_of_task(
+    results: Sequence[Mapping[str, Any]], counts: Sequence[CountsByVariant], task: str
+) -> TaskEstimates:
+    """Return estimates over the runs of a setting; `altered` is the mean over the altered variants."""
+    section = _section_of(results[0], task)
     compared = (*section.compared, "drop") if section.compared else None
-    values: TaskValues = {}
+    estimates: TaskEstimates = {}
     for variant, metrics in results[0]["tasks"][task].items():
         names = compared or order_metrics(metrics)
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
-        values[variant] = {name: _seed_values(results, counts, task, variant, name, section) for name in names}
+        estimates[variant] = {name: _estimate(results, counts, task, variant, name, section) for name in names}
     described = described_variants(results[0], task)
-    altered = [values[name] for name, variant in described.items() if section.alters and variant.is_attack]
+    altered = [estimates[name] for name, variant in described.items() if section.alters and variant.is_attack]
     if altered:
         shared = [name for name in compared or () if all(name in each for each in altered)]
-        values[ALTERED] = {name: _mean([each[name] for each in altered]) for name in shared}
-    return values
-
-
-def estimates_of_values(
-    results: Sequence[Mapping[str, Any]], task: str, values: TaskValues
-) -> dict[str, dict[str, Estimate]]:
-    """Return mean, spread and interval of each metric; of a single seed the interval is that of its results."""
-    estimates = {
-        variant: {name: _estimate(*of_metric, name) for name, of_metric in metrics.items()}
-        for variant, metrics in values.items()
-    }
-    for variant in results[0]["tasks"][task] if len(results) == 1 else ():
-        bounds = results[0]["intervals"].get(task, {}).get(variant, {})
-        for name, estimate in estimates[variant].items():
-            low, high = bounds.get(name) or (None, None)
-            estimates[variant][name] = dataclasses.replace(estimate, low=low, high=high)
+        estimates[ALTERED] = {name: _mean([each[name] for each in altered], name) for name in shared}
     return estimates
 
 
-def _seed_values(
+def _estimate(
     results: Sequence[Mapping[str, Any]],
     counts: Sequence[CountsByVariant],
     task: str,
     variant: str,
     metric: str,
     section: TaskSection,
-) -> SeedValues:
+) -> OverSeeds:
     values = np.array([each["tasks"][task][variant][metric] for each in results], float)
-    if metric != "drop":
+    if metric == "drop":
+        described = object_of(object_of(object_of(results[0].get("variants")).get(task)).get(variant))
+        resampled = _resampled_drop(counts, task, variant, str(described.get("baseline")), section.lead[1])
+    else:
         of_variant = _counts_of(counts, task, variant, metric)
-        return SeedValues(values, None if of_variant is None else over_draws(of_variant, metric)[1])
-    described = object_of(object_of(object_of(results[0].get("variants")).get(task)).get(variant))
-    baseline = str(described.get("baseline"))
-    return SeedValues(values, _resampled_drop(counts, task, variant, baseline, section.lead[1]))
+        resampled = None if of_variant is None else over_draws(of_variant, metric)[1]
+    estimate = _over_seeds(values, resampled, metric)
+    if len(results) > 1:
+        return estimate
+    low, high = results[0]["intervals"].get(task, {}).get(variant, {}).get(metric) or (None, None)
+    return dataclasses.replace(estimate, low=low, high=high)
 
 
 def _resampled_drop(
@@ -312,14 +276,14 @@ def _counts_of(counts: Sequence[CountsByVariant], task: str, variant: str, metri
     return with_metric if len(with_metric) == len(counts) else None
 
 
-def _mean(of_variants: Sequence[SeedValues]) -> SeedValues:
+def _mean(of_variants: Sequence[OverSeeds], metric: str) -> OverSeeds:
     """Return the mean over several variants."""
-    values = np.mean([each.values for each in of_variants], axis=0)
     resampled = [each.resampled for each in of_variants]
     is_complete = all(each is not None for each in resampled)
-    return SeedValues(values, np.mean(resampled, axis=0) if is_complete else None)
+    values = np.mean([each.values for each in of_variants], axis=0)
+    return _over_seeds(values, np.mean(resampled, axis=0) if is_complete else None, metric)
 
 
-def _estimate(values: np.ndarray, resampled: np.ndarray | None = None, metric: str = "") -> Estimate:
+def _over_seeds(values: np.ndarray, resampled: np.ndarray | None = None, metric: str = "") -> OverSeeds:
     low, high = (None, None) if resampled is None else interval(values, resampled, metric_of(metric).bounds)
-    return Estimate(float(values.mean()), low, high, spread(values))
+    return OverSeeds(float(values.mean()), low, high, spread(values), values=values, resampled=resampled)

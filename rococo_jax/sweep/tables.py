@@ -39,11 +39,11 @@ def differences_of(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[Row, Diffe
     """
     for row in rows[1:]:
         for task, variant, metric in summary_columns(rows):
-            values, reference = (each.values_of(task, variant, metric) for each in (row, rows[0]))
-            if values is None or reference is None or values.resampled is None or reference.resampled is None:
+            both = [each.estimate(task, variant, metric) for each in (row, rows[0])]
+            if any(each is None or each.resampled is None for each in both):
                 continue
+            compared = [each for estimate in both for each in (estimate.values, estimate.resampled)]
             about = metric_of(metric)
-            compared: list[np.ndarray] = [*values, *reference]
             if about.neutral is not None:
                 compared = [np.abs(each - about.neutral) for each in compared]
             paired = difference(*compared, about.bounds)
@@ -58,8 +58,8 @@ def differences_of(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[Row, Diffe
                     task=task,
                     variant=variant,
                     metric=metric,
-                    value=float(values.values.mean()),
-                    reference_value=float(reference.values.mean()),
+                    value=both[0].value,
+                    reference_value=both[1].value,
                     points=paired.points,
                     low=paired.low,
                     high=paired.high,

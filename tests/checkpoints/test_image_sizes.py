@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from rococo_jax.checkpoints.image_sizes import BIG_VISION_SIZES, OPEN_CLIP_SIZES, image_size_of
 from rococo_jax.encoders.inspection import library_settings
 from tests.checkpoints.test_families import big_vision_arrays

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from rococo_jax.checkpoints.families import FAMILIES, spec_from_config
 from rococo_jax.checkpoints.fields import Section, fields
 from rococo_jax.checkpoints.formats.big_vision import BIG_VISION_NAMES, flattened, open_npz, spec_of_arrays

@@ -10,9 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
-from mkdocs.exceptions import Abort
 
 from rococo_jax.checkpoints.zoo import zoo
 from rococo_jax.cli.main import COMMANDS
@@ -36,7 +33,9 @@ def hooks():
 
 
 def build_site(out, **settings):
-    """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is an `Abort`."""
+    """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is mkdocs's `Abort`."""
+    build = pytest.importorskip("mkdocs.commands.build").build
+    load_config = pytest.importorskip("mkdocs.config").load_config
     build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **settings))
 
 
@@ -108,6 +107,7 @@ def test_a_notebook_is_a_page_with_its_outputs(hooks):
     outputs = [
         {"output_type": "stream", "name": "stderr", "text": ["embedding\n"]},
         {"output_type": "stream", "name": "stdout", "text": ["36 %\n", "of 24\n"]},
+        {"output_type": "display_data", "data": {"text/html": "<pre>bold</pre>", "text/plain": "\x1b[1mbold\x1b[0m 5"}},
         {"output_type": "display_data", "data": {"image/png": picture, "text/plain": ["<Figure>"]}},
         {"output_type": "execute_result", "data": {"text/html": ['<table class="x">\n  <tr><td>1</td></tr></table>']}},
     ]
@@ -120,7 +120,7 @@ def test_a_notebook_is_a_page_with_its_outputs(hooks):
     assert pages == {"start/notebooks/quickstart-1.png": b"a picture"} and "embedding" not in text
     parts = [
         "# First", "(../../explanation/defence.md)", "```python\nprint(1)\n```", "```text\n36 %\nof 24\n```",
-        "](quickstart-1.png)", "<table><tr><td>1</td></tr></table>",
+        "```text\nbold 5\n```", "](quickstart-1.png)", "<table><tr><td>1</td></tr></table>",
     ]  # fmt: skip
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
@@ -145,7 +145,7 @@ def test_a_dead_link_fails_the_build(tmp_path, caplog):
     docs = shutil.copytree(DOCS, tmp_path / "docs")
     with (docs / "research" / "README.md").open("a", encoding="utf-8") as page:
         page.write("\n[gone](nowhere.md), [no such part](../how-to/evaluate.md#nothing)\n")
-    with pytest.raises(Abort):
+    with pytest.raises(pytest.importorskip("mkdocs.exceptions").Abort):
         build_site(tmp_path / "site", docs_dir=str(docs), plugins=["search"])
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2 and "nowhere.md" in warnings[0] and "#nothing" in warnings[1]

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 import rococo_jax
 from rococo_jax.checkpoints import save_model
@@ -25,6 +24,7 @@ from tests.support.tiny import WORDS, tiny_spec, tiny_tokenizer
 from tests.support.world import noise, write_world
 
 pytestmark = pytest.mark.quick  # ranks and messages, however the programs are compiled
+BaseModelOutputWithPooling = pytest.importorskip("transformers.modeling_outputs").BaseModelOutputWithPooling
 IMAGES = 6
 # Not 2, for which `transformers` pools at the highest id: captions that go on after it would have equal vectors, and
 # rounding would decide which of them ranks first.

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
+
+torch = pytest.importorskip("torch")
 
 GENERATOR = np.random.default_rng(5)
 

@@ -18,21 +18,9 @@ from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.verdicts import verdict_rows
 from rococo_jax.report.vocabulary import Place
 from rococo_jax.storage import write_json
-from rococo_jax.sweep.collect import (
-    Row,
-    coverage_of,
-    estimates_of_values,
-    headlines_of,
-    summary_columns,
-    values_of_task,
-)
+from rococo_jax.sweep.collect import Row, coverage_of, estimates_of_task, summary_columns
 from tests.support.pages import Page, report
 from tests.support.planted_winoground import planted_winoground
-
-
-def estimates_of_task(results, counts, task):
-    return estimates_of_values(results, task, values_of_task(results, counts, task))
-
 
 # More right of all items, and fewer in the mean over parts, than the other.
 MORE_ITEMS, MORE_PARTS = {"Object": 20, "Relation": 30, "Both": 1}, {"Object": 8, "Relation": 10, "Both": 10}
@@ -138,7 +126,7 @@ def test_correlations_and_sweeps_use_the_headline(two, runs):
     results = [run.results for run in runs]
     counts = [read_counts(run.path.parent / PER_QUERY, run.results) for run in runs]
     figures = estimates_of_task(results, counts, "winoground")
-    row = Row("", (1,), (0, 1), {}, {}, {"winoground": figures}, results[0]["kinds"], headlines_of(results[0]))
+    row = Row("", (1,), (0, 1), {}, {}, {"winoground": figures}, results)
     assert summary_columns([row]) == [("winoground", "all", "group_score")]
     assert figures["all"]["group_score"].has_interval and figures["mean"]["group_score"].has_interval
     assert section_of(runs, "winoground").lead == ("all", "group_score")

@@ -18,9 +18,8 @@ from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.stored_counts import read_counts
-from rococo_jax.report.collection import Estimate
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
-from rococo_jax.sweep.collect import Row, SeedValues, collect, estimates_of_values, summary_columns, values_of_task
+from rococo_jax.sweep.collect import OverSeeds, Row, collect, estimates_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import (
@@ -46,11 +45,6 @@ from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
 from tests.support.variants import describe
 from tests.support.world import noise, write_world
-
-
-def estimates_of_task(results, counts, task):
-    return estimates_of_values(results, task, values_of_task(results, counts, task))
-
 
 IMAGES = 24
 ABLATIONS = CHECKOUT / "configs" / "ablations"
@@ -370,16 +364,13 @@ def test_a_setting_is_compared_with_the_first_by_the_record_of_every_comparison(
     plan = make_plan(CHECKOUT / "configs" / "scenes_tiny.py", over=["batch_size=8,16"], seeds=(0, 1, 2))
     rows = []
     for size, blind, recall in ((8, 48.0, 50.0), (16, 70.0, 30.0)):
-        draws, values = np.random.default_rng(size).normal(0, 1, (200, 1)), {}
+        draws, estimates = np.random.default_rng(size).normal(0, 1, (200, 1)), {}
         for name, mean in (("blind", blind), ("r1", recall)):
             of_seeds = mean + np.array([-1.0, 0.0, 1.0])
-            values[name] = SeedValues(of_seeds, of_seeds + draws)
-        estimates = {name: Estimate(float(each.values.mean())) for name, each in values.items()}
+            estimates[name] = OverSeeds(mean, values=of_seeds, resampled=of_seeds + draws)
         config = {"steps": 1, "batch_size": size, "learning_rate": 0.1}
-        results = {"task": {"clean": estimates}}
-        rows.append(
-            Row("", (size,), (0, 1, 2), config, {}, results, {"task": ""}, seed_values={"task": {"clean": values}})
-        )
+        results = {"kinds": {"task": ""}, "tasks": {"task": {"clean": {}}}}
+        rows.append(Row("", (size,), (0, 1, 2), config, {}, {"task": {"clean": estimates}}, [results]))
     differences = {each.metric: each for _, each in differences_of(plan, rows)}
     assert {(each.model, each.reference) for each in differences.values()} == {("batch_size 16", "batch_size 8")}
     # Blind is compared by its distance from 50: 20 instead of 2.
@@ -456,17 +447,17 @@ def choice_rows(tmp_path) -> list[Row]:
     rows = []
     for count in (2, 1):
         tasks = {task: estimates_of_task(results[:count], runs[:count], task) for task in results[0]["tasks"]}
-        rows.append(Row("", (8 * count,), (0, 1)[:count], config, {}, tasks, results[0]["kinds"]))
+        rows.append(Row("", (8 * count,), (0, 1)[:count], config, {}, tasks, results[:count]))
     return rows
 
 
 def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data, tmp_path):
-    both, alone = rows = choice_rows(tmp_path)
+    rows = choice_rows(tmp_path)
     parts = [row.tasks["sugarcrepe"] for row in rows]
     # Several seeds have an interval where there are items, the mean too; of one seed it is that of the results.
     assert parts[0]["swap_att"]["ota"].has_interval and parts[0]["mean"]["ota"].has_interval
     assert parts[0]["swap_att"]["ota"].spread is not None and parts[1]["swap_att"]["ota"].low == 10.0
-    assert both.kinds == alone.kinds and not any("altered" in variants for variants in parts)
+    assert not any("altered" in variants for variants in parts)
     assert [column for column in summary_columns(rows) if column[0] == "sugarcrepe"] == [("sugarcrepe", "mean", "ota")]
     plan = make_plan(data / "config.py")
     heads, *cells = csv_rows(plan, rows)
