@@ -23,11 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rococo_jax.attacks.captions import attack_captions
+from rococo_jax.attacks.captions import CaptionAttack, Spaces, attack_captions
 from rococo_jax.attacks.changes import Candidate, Space, apply_changes, are_separate, word_changes
 from rococo_jax.attacks.scoring import TIE, CaptionGoal, EmbeddedSimilarities
 from rococo_jax.attacks.search import SEARCHES, Search
-from rococo_jax.attacks.settings import CaptionAttack, Spaces
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
@@ -142,8 +141,8 @@ def compare(items: Sequence[CaptionedImage], model, files: Sequence[Path], space
         result = {"space": space, "goal": name, "margin": round(margin, 4), "scenes": len(items), "texts": texts}
         result["broken by one, two, none"] = [expected.count(value) for value in (1, 2, None)]
         for search in SEARCHES:
-            budget = dataclasses.replace(attack, search=search).budget
-            records = [each for group in attack_captions(queries, items, goal, spaces, budget) for each in group]
+            searched = dataclasses.replace(attack, search=search)
+            records = [each for group in attack_captions(searched, queries, items, goal, spaces) for each in group]
             smallest = [record["smallest"] for record in records]
             found = sum(smallest[number] == expected[number] for number in broken)
             of_two = [number for number in broken if expected[number] == 2]

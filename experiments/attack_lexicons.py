@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-import rococo_jax.attacks.settings as settings_of_attacks
+import rococo_jax.attacks.captions as captions_attack
+from rococo_jax.attacks.captions import CaptionAttack
 from rococo_jax.attacks.changes import DEFAULT_CHANGES
 from rococo_jax.attacks.run import AttackedData, attack_models
-from rococo_jax.attacks.settings import CaptionAttack
 from rococo_jax.attacks.summary import Record
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
@@ -116,8 +116,8 @@ def main() -> None:
     scenes = [make_scene("test", SEED, index) for index in range(arguments.scenes)]
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
     rows, columns, lexicon = [], {name: {} for name in MODELS}, demo_lexicon()
-    find_changes = functools.cache(settings_of_attacks.word_changes)  # the same for all models and goals
-    settings_of_attacks.word_changes = lambda caption, originals, lexicon, kinds, allowed: find_changes(
+    find_changes = functools.cache(captions_attack.word_changes)  # the same for all models and goals
+    captions_attack.word_changes = lambda caption, originals, lexicon, kinds, allowed: find_changes(
         caption, originals, lexicon, tuple(kinds), allowed
     )
     with tempfile.TemporaryDirectory() as temporary:

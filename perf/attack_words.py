@@ -33,8 +33,7 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 from towers import CONTEXT
 
-from rococo_jax.attacks.captions import GROUP
-from rococo_jax.attacks.settings import CaptionAttack, Spaces
+from rococo_jax.attacks.captions import GROUP, CaptionAttack, Spaces
 from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.encoders.programs import bucket_length
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from PIL import Image
 
 from rococo_jax.attacks import captions
-from rococo_jax.attacks.captions import attack_captions
+from rococo_jax.attacks.captions import CaptionAttack, Spaces, attack_captions
 from rococo_jax.attacks.pixel_attack import MASKED, PixelAttacker
 from rococo_jax.attacks.pixels import PixelAttack
 from rococo_jax.attacks.scoring import (
@@ -31,7 +31,6 @@ from rococo_jax.attacks.scoring import (
     Similarities,
     best_own_and_wrong,
 )
-from rococo_jax.attacks.settings import CaptionAttack, Spaces
 from rococo_jax.attacks.summary import Record, compare, summarise, transfer_matrix, universal_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pictures import open_image
@@ -217,7 +216,7 @@ def _attack(
     say(f"{name}: attacking {len(queries):,} queries, {right:,} of them right: {budget}")
     fooled, tried = sum(record["smallest"] is not None for record in records), 0
     with progress(f"{name}: attacking {attack.unit}", len(queries), "queries", done=len(records)) as advance:
-        for group in attack_captions(queries, items, goal, spaces, attack.budget, start=len(records)):
+        for group in attack_captions(attack, queries, items, goal, spaces, start=len(records)):
             journal.add(group)
             records += group
             fooled += sum(record["smallest"] is not None for record in group)

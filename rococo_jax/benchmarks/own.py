@@ -29,6 +29,7 @@ from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, NO_CANDIDATE, Alte
 from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.data.pair_source import CaptionedImages
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
@@ -79,12 +80,19 @@ def make_own(
     return write_own(folder, data, altered, lexicon, licence=licence, made_by=made_by)
 
 
-def make_once(data: CaptionedImages, captions: str) -> Path:
+def make_once(images: str, captions: str, allow_missing: bool = False) -> Path:
     """Return a data folder with the benchmark of images and captions; it is made once and kept in the cache folder.
 
     Its place is the hash of names, captions, images, lexicon and version. It is named after the file of captions, or
-    `mine` if that is no name of a benchmark. Raises InputError as `write_own`.
+    `mine` if that is no name of a benchmark.
+
+    Args:
+        images, captions: in any form, as `read_captioned_images` reads them.
+        allow_missing: skip images that have no file.
+
+    Raises InputError: as `read_captioned_images` and `write_own`.
     """
+    data = read_captioned_images(images, captions, allow_missing=allow_missing)
     lexicon, name = shipped_lexicon(), Path(captions).stem.lower()
     try:
         check_name(name)

@@ -12,8 +12,8 @@ from rococo_jax.evaluation.options import EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
 if TYPE_CHECKING:  # JAX takes a second
+    from rococo_jax.attacks.captions import CaptionAttack
     from rococo_jax.attacks.run import AttackedData, AttackedModel
-    from rococo_jax.attacks.settings import CaptionAttack
     from rococo_jax.benchmarks.benchmark import Benchmark
     from rococo_jax.data.captions import CaptionedImage
     from rococo_jax.encoders.protocol import LoadedModel
@@ -170,7 +170,7 @@ def run(options: Options) -> None:
 
 def _attacks(options: Options) -> "list[CaptionAttack]":
     """Return the requested attacks."""
-    from rococo_jax.attacks.settings import CaptionAttack
+    from rococo_jax.attacks.captions import CaptionAttack
     from rococo_jax.perturb.text.lexicon import open_lexicon
 
     budgets = {"words": options.words, "characters": options.characters}

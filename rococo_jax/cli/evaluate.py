@@ -154,12 +154,9 @@ def _data_options(options: Options) -> DataOptions:
     if options.captions is None:
         return options.data
     from rococo_jax.benchmarks.own import make_once
-    from rococo_jax.data.captioned_images import read_captioned_images
     from rococo_jax.progress import say
 
-    allow_missing = options.settings.allow_missing_images
-    pairs = read_captioned_images(options.data.images, options.captions, allow_missing=allow_missing)
-    data = str(make_once(pairs, options.captions))
+    data = str(make_once(options.data.images, options.captions, options.settings.allow_missing_images))
     say(f"benchmark of {options.captions}: {data}")
     return dataclasses.replace(options.data, images=None, data=data)
 

@@ -249,11 +249,7 @@ def _for_the_command_line(error: BaseException, parsed: argparse.Namespace | Non
     if isinstance(error, InputError):
         # An argument of the command itself takes precedence over one of a group with the same name.
         flags = dict(reversed([*_flags_by_argument(parsed.module.Options, Group())]))
-
-        def with_flags(text: str) -> str:
-            return re.sub(r"`(\w+)(?:=(\w+))?`", lambda match: _as_option(match, flags), text)
-
-        error.args = (with_flags(str(error)),)
+        error.args = (re.sub(r"`(\w+)(?:=(\w+))?`", lambda match: _as_option(match, flags), str(error)),)
         return error
     kind = getattr(parsed, "device", None)
     if kind is None or not isinstance(error, RuntimeError) or "backend" not in str(error).lower():

@@ -211,7 +211,8 @@ def _receive(download: Download, part: Path):
     with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as answer:
         if answer.headers.get_content_type() == "text/html":
             raise InputError(download.url, "download", "a web page", "the file; in a browser the page says why")
-        is_continued = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), start)
+        content_range = answer.headers.get("Content-Range") or ""
+        is_continued = answer.status == 206 and content_range.startswith(f"bytes {start}-")
         if start and not is_continued:
             if answer.status == 206:
                 raise ConnectionError("the server sent another range than was asked for")
@@ -235,10 +236,6 @@ def _receive(download: Download, part: Path):
                 yield received
         if total is not None and received != total:
             raise ConnectionError(f"the connection was cut after {received:,} of {total:,} bytes")
-
-
-def _starts_at(content_range: str | None, start: int) -> bool:
-    return content_range is not None and content_range.startswith(f"bytes {start}-")
 
 
 def _verify(download: Download, file: Path) -> None:

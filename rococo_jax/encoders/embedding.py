@@ -254,11 +254,9 @@ class EmbeddingPass:
             self._fill(rows[index], features, advance)
             for number in np.unique(self.part_of_row[rows[index]]).tolist():
                 if self.is_done[self.parts[number].rows].all():
-                    self._cache_part(rows[self.part_of_row[rows] == number])
+                    part = rows[self.part_of_row[rows] == number]
+                    self.cache.add(self.cache_key, [self.contents[row] for row in part], self.table[part])
         return self._features_of(numbers)
-
-    def _cache_part(self, rows: np.ndarray) -> None:
-        self.cache.add(self.cache_key, [self.contents[row] for row in rows], self.table[rows])
 
     def _rows_to_encode(self, numbers: Sequence[int]) -> np.ndarray:
         return np.flatnonzero(~self.is_done & np.isin(self.part_of_row, numbers))

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.own import make_once
 from rococo_jax.benchmarks.settings import Settings, as_tuples, one_or_more
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.programs import Compute, precision_of_evaluations
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
@@ -20,6 +22,7 @@ def evaluate(
     images: str | os.PathLike | None = None,
     annotations: str | os.PathLike | None = None,
     *,
+    captions: str | os.PathLike | None = None,
     data: str | os.PathLike | None = None,
     benchmarks: str | Sequence[str] = (),
     out: str | os.PathLike | None = None,
@@ -38,6 +41,8 @@ def evaluate(
         model: an object of any framework with `encode_image` and `encode_text`, or with `score_pairs`; any source of
             `load_model`; or `file.py:function`, a function that returns such an object.
         images, annotations: the folders of one benchmark, which is recognised by its annotation files.
+        captions: captions of `images` in any form, instead of `annotations`: a benchmark is made of them, once, and
+            kept in the cache folder.
         data: folder of benchmarks in the documented layout, instead of `images` and `annotations`.
         benchmarks: one or several names; by default all whose files are under `data`.
         out: also write `results.json` and its tables into this folder. If it already has results of the same model,
@@ -60,6 +65,12 @@ def evaluate(
     loading = LoadOptions(arguments=model_arguments or {}, **{name: options.pop(name) for name in of_loading})
     requested = Settings(**as_tuples(options), allow_missing_images=allow_missing_images)
     names = one_or_more(benchmarks)
+    if captions is not None:
+        if images is None or annotations is not None or data is not None:
+            raise InputError(
+                "evaluate", "captions", "no images, or also annotations or data", "`captions` with `images`"
+            )
+        images, data = None, make_once(os.fspath(images), os.fspath(captions), allow_missing_images)
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=names)
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=loading)

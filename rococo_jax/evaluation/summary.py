@@ -4,8 +4,8 @@ Names wrap in a narrow terminal; numbers are never truncated.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rococo_jax.benchmarks.benchmark import human_results
 from rococo_jax.benchmarks.pooling import HumanResults, coverage_phrase
@@ -48,11 +48,13 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
-    for kind in dict.fromkeys(kind for results in all_results for kind in _kinds_of(results)):
-        console.print(_table_of_kind(all_results, kind), crop=False)
-    for line in [*(f"note: {note}" for note in note_lines(all_results)), *_human_lines(all_results)]:
-        console.print(line, highlight=False, markup=False)
-    for line in published_lines(all_results):
+    rows = [row for results in all_results for row in _rows_of(results)]
+    humans = {task: each for results in all_results for task, each in human_results(results).items()}
+    for kind in dict.fromkeys(row.kind for row in rows):
+        console.print(_table_of_kind(rows, kind, humans), crop=False)
+    lines = [f"note: {note}" for note in note_lines(all_results)]
+    lines += [f"humans: {task}: {each.items} ({each.source})" for task, each in humans.items()]
+    for line in lines + published_lines(all_results):
         console.print(line, highlight=False, markup=False)
 
 
@@ -97,12 +99,6 @@ def joined_notes(labels_of: Mapping[str, Sequence[str]]) -> dict[str, list[str]]
     return joined
 
 
-def _human_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line with the source of the results of people on each task."""
-    humans = {task: each for results in all_results for task, each in human_results(results).items()}
-    return [f"humans: {task}: {each.items} ({each.source})" for task, each in humans.items()]
-
-
 def new_table(names: Iterable[str], numbers: Collection[str]) -> "Table":
     """Return an empty table for the terminal, with columns of these names.
 
@@ -121,86 +117,68 @@ def new_table(names: Iterable[str], numbers: Collection[str]) -> "Table":
     return table
 
 
-def _table_of_kind(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
-    """Return the table of one kind of task: a row for each model, task and variant."""
+class _Row(NamedTuple):
+    """A variant of a task in the results of a model; pooled variants are over several parts."""
+
+    results: Mapping[str, Any]
+    task: str
+    variant: str
+    kind: str
+    is_pooled: bool
+
+    @property
+    def values(self) -> Mapping[str, float | None]:
+        """The value of each metric."""
+        return self.results["tasks"][self.task][self.variant]
+
+    def cells(self, metrics: Sequence[str]) -> list[str]:
+        """Return the values of metrics, with the interval of the first one after it."""
+        interval = self.results["intervals"].get(self.task, {}).get(self.variant, {}).get(next(iter(metrics), ""))
+        cells = [_number(self.values.get(name)) for name in metrics]
+        return [*cells[:1], f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "", *cells[1:]]
+
+
+def _rows_of(results: Mapping[str, Any]) -> Iterator[_Row]:
+    """Yield a row for each variant of each task: pooled ones first, and of these that of the headline."""
+    for task, variants in results["tasks"].items():
+        sizes = results.get("sizes", {}).get(task, {})
+        headline = results.get("headlines", {}).get(task, {}).get("variant")
+        pooled = [name for name in variants if "parts" in sizes.get(name, {})]
+        for name in sorted(variants, key=lambda name: (name not in pooled, name in pooled and name != headline)):
+            yield _Row(results, task, name, kind_of(results, task, name), name in pooled)
+
+
+def _table_of_kind(all_rows: Sequence[_Row], kind: str, humans: Mapping[str, HumanResults]) -> "Table":
+    """Return the table of one kind of task: a row for each model, task and variant, then published ones of people."""
     from rich.text import Text
 
-    metrics = _metrics_of(all_results, kind)
+    rows = [row for row in all_rows if row.kind == kind]
+    metrics = _printed_metrics(dict.fromkeys(name for row in rows for name in row.values))
     labels = [metric_of(name).label for name in metrics]
     numbers = [*labels[:1], INTERVAL, *labels[1:]]
-    table = new_table(["model", "task", "variant", *numbers], numbers)
-    for results in all_results:
-        model = results["model"]
-        for task in results["tasks"]:
-            sizes = results.get("sizes", {}).get(task, {})
-            pooled, single = (
-                [name for name in names if kind_of(results, task, name) == kind]
-                for names in _pooled_and_single(results, task)
-            )
-            for variant in [*pooled, *single]:
-                # As text: rich reads brackets in a string as markup.
-                name = variant + coverage_phrase(sizes.get(variant, {}))
-                cells = [model, task, name, *_numbers_of(results, task, variant, metrics)]
-                table.add_row(*map(Text, cells), end_section=variant in pooled[-1:])
-                model = ""
-    for task, humans in _humans_of(all_results, kind).items():
-        for variant, values in humans.values.items():
+    table, shown = new_table(["model", "task", "variant", *numbers], numbers), None
+    last_pooled = {(id(row.results), row.task): row for row in rows if row.is_pooled}
+    for row in rows:
+        name = row.variant + coverage_phrase(row.results.get("sizes", {}).get(row.task, {}).get(row.variant, {}))
+        model, shown = "" if row.results is shown else row.results["model"], row.results
+        # As text: rich reads brackets in a string as markup.
+        cells = map(Text, [model, row.task, name, *row.cells(metrics)])
+        table.add_row(*cells, end_section=row is last_pooled.get((id(row.results), row.task)))
+    for task in [task for task in humans if task in {row.task for row in rows}]:
+        for variant, values in humans[task].values.items():
             cells = [_number(values.get(name)) for name in metrics]
-            if any(cells) and any(variant in results["tasks"].get(task, {}) for results in all_results):
+            if any(cells) and any((row.task, row.variant) == (task, variant) for row in all_rows):
                 cells.insert(1, "")
-                table.add_row(*map(Text, ["(humans)", task, f"{variant} ({humans.items})", *cells]), style="italic")
+                about = ["(humans)", task, f"{variant} ({humans[task].items})"]
+                table.add_row(*map(Text, [*about, *cells]), style="italic")
     return table
 
 
-def _kinds_of(results: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of all variants, each once."""
-    variants = [(task, name) for task, names in results["tasks"].items() for name in names]
-    return list(dict.fromkeys(kind_of(results, *variant) for variant in variants))
-
-
-def _humans_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> dict[str, HumanResults]:
-    """Return the published results of people on the tasks of a kind, by task."""
-    humans = {task: each for results in all_results for task, each in human_results(results).items()}
-    tasks = {
-        task
-        for results in all_results
-        for task, variants in results["tasks"].items()
-        if any(kind_of(results, task, name) == kind for name in variants)
-    }
-    return {task: each for task, each in humans.items() if task in tasks}
-
-
-def _pooled_and_single(results: Mapping[str, Any], task: str) -> tuple[list[str], list[str]]:
-    """Return the variants over several parts, the headline first, and the other variants."""
-    sizes = results.get("sizes", {}).get(task, {})
-    headline = results.get("headlines", {}).get(task, {}).get("variant")
-    variants = list(results["tasks"][task])
-    pooled = [name for name in variants if "parts" in sizes.get(name, {})]
-    single = [name for name in variants if name not in pooled]
-    return sorted(pooled, key=lambda name: name != headline), single
-
-
-def _numbers_of(results: Mapping[str, Any], task: str, variant: str, metrics: Sequence[str]) -> list[str]:
-    """Return the cells of the metrics of a variant, with the interval of the first metric after it."""
-    values = results["tasks"][task][variant]
-    cells = [_number(values.get(name)) for name in metrics]
-    interval = results["intervals"].get(task, {}).get(variant, {}).get(metrics[0]) if metrics else None
-    cells.insert(1, f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "")
-    return cells
-
-
-def _metrics_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
-    """Return the metrics to print for a kind of task: the usual ones, or all if it has none of these."""
-    names = dict.fromkeys(
-        name
-        for results in all_results
-        for task, variants in results["tasks"].items()
-        for variant, metrics in variants.items()
-        if kind_of(results, task, variant) == kind
-        for name in metrics
-    )
+def _printed_metrics(names: Iterable[str]) -> list[str]:
+    """Return the metrics to print, of those that a kind of task has: the usual ones, or all if it has none of these."""
+    names = list(names)
     usual = [name for name in _METRICS if name in names] + without_a_place(names)
-    return usual or [name for name in names if name in METRICS] or list(names)
+    return usual or [name for name in names if name in METRICS] or names
 
 
 def without_a_place(names: Iterable[str]) -> list[str]:

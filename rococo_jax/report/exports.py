@@ -102,14 +102,10 @@ def _primary_of(group: Group) -> dict[str, frozenset[tuple[str, str]]]:
         counted: dict[str, set[str]] = {}
         for run in group.runs:
             for variant in (*run.variants(task), *run.mean_corruptions(task)):
-                measured = {name for name, value in run.tasks[task][variant].items() if value is not None}
-                counted.setdefault(variant, set()).update(filter(_is_counted, measured))
+                measured = (name for name, value in run.tasks[task][variant].items() if value is not None)
+                counted.setdefault(variant, set()).update(name for name in measured if metric_of(name).function)
         primary[task] = primary_metrics([run for run in group.runs if task in run.tasks], task, counted)
     return primary
-
-
-def _is_counted(metric: str) -> bool:
-    return metric_of(metric).function is not None
 
 
 def read_results(*sources: Any) -> Any:

@@ -78,12 +78,9 @@ def leaderboard(results: Any, *, facts: str | Path | None = None) -> Any:
         InputError: as `read_results`, or as `report.model_facts.read_facts`.
     """
     pd = pandas_for("leaderboard")
-    tables = leaderboard_tables(groups_of("leaderboard", [results] if _is_one(results) else list(results)), facts)
+    is_one = isinstance(results, str | Path | Mapping)
+    tables = leaderboard_tables(groups_of("leaderboard", [results] if is_one else list(results)), facts)
     return pd.DataFrame(records_of(tables))
-
-
-def _is_one(results: Any) -> bool:
-    return isinstance(results, str | Path | Mapping)
 
 
 def leaderboard_tables(groups: Sequence[Group], facts: str | Path | None = None) -> list[Table]:

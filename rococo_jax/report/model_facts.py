@@ -79,7 +79,11 @@ def read_facts(path: Path, models: Sequence[str]) -> ModelFacts:
         InputError: the file is no table with a column that names models and one more, a model has two rows or none, or
             a cell in a column of numbers is no number.
     """
-    header, rows = _json_table(path) if path.suffix.lower() == ".json" else _text_table(path)
+    if path.suffix.lower() == ".json":
+        header, rows = _json_table(path)
+    else:
+        header, lines = open_table(path, _EXPECTED)
+        rows = [row for _, row in lines]
     name_column = next((head for head in header if head and head.lower() in MODEL_COLUMNS), None)
     if name_column is None or len(header) < 2:
         raise InputError(path, "columns", ", ".join(header), "`model`, and at least one fact")
@@ -97,11 +101,6 @@ def read_facts(path: Path, models: Sequence[str]) -> ModelFacts:
     cells = {column: [row_of_model[model][column].strip() for model in models] for column in columns}
     numbers = {name: read_numbers(path, name, column) for name, column in cells.items() if is_number_column(column)}
     return ModelFacts(cells, numbers)
-
-
-def _text_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    header, lines = open_table(path, _EXPECTED)
-    return header, [row for _, row in lines]
 
 
 def _json_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -92,10 +92,6 @@ class Batch:
             {},
         )
 
-    def select_rows(self, numbers: Int[np.ndarray, " rows"]) -> "Batch":
-        """Return some of the rows."""
-        return jax.tree.map(lambda array: array[numbers], self)
-
 
 # Name under which the step returns the sum of `Batch.counts` among its metrics.
 COUNTS = "counts"

@@ -79,10 +79,6 @@ class StopOnSignal:
             return self.received
         return (self.received or TERMINATE) if self.request in info.requested else None
 
-    def local_signal(self) -> str | None:
-        """Return the signal that this process received if no other process has to agree, else None."""
-        return self.received if self.is_single_process else None
-
     def close(self) -> None:
         """Restore the previous signal handlers."""
         self._handlers.close()
@@ -154,8 +150,9 @@ def run_loop(
             try:
                 batch = next(batches)
             except Exception:
-                # Ctrl-C in a terminal also ends the processes that decode images, and with them the input.
-                stop_signal = stop.local_signal()
+                # Ctrl-C in a terminal also ends the processes that decode images, and with them the input. Several
+                # processes have to agree on a signal first.
+                stop_signal = stop.received if stop.is_single_process else None
                 if info is None or stop_signal is None:
                     raise
                 break

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from rococo_jax import load_model
-from rococo_jax.attacks.captions import certificate
+from rococo_jax.attacks.captions import Spaces, certificate
 from rococo_jax.attacks.changes import Change, apply_changes
 from rococo_jax.attacks.run import ITEMS as TABLE
-from rococo_jax.attacks.settings import Spaces
 from rococo_jax.storage import read_table
 from tests.attacks.worlds import (
     ITEMS,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rococo_jax.attacks.captions import CaptionAttack
 from rococo_jax.attacks.run import AttackedData
-from rococo_jax.attacks.settings import CaptionAttack
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.perturb.text.lexicon import Lexicon

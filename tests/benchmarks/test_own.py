@@ -9,12 +9,12 @@ import pytest
 from huggingface_hub import metadata_load
 from PIL import Image
 
+import rococo_jax
 from rococo_jax import progress as shown
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.own import make_once
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
-from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.demo.captions import demo_lexicon
 from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
 from rococo_jax.perturb.text import VARIANTS
@@ -86,10 +86,13 @@ def test_evaluate_makes_the_benchmark_of_make_benchmark_once(photos, monkeypatch
     assert all(path.is_dir() or path.read_bytes() == (kept / path.relative_to(one)).read_bytes() for path in made)
     # It is not made again for the same contents, and is another one for others.
     monkeypatch.setattr("rococo_jax.benchmarks.own.write_own", lambda folder, *_, **__: folder.mkdir() or {})
-    pairs = read_captioned_images(str(photos), f"{photos}.csv")
-    assert make_once(pairs, f"{photos}.csv") == kept and make_once(pairs, "coco.csv") != kept
-    Path(f"{photos}.csv").write_text("file_name,text\na.png,A cat.")
-    assert make_once(read_captioned_images(str(photos), f"{photos}.csv"), f"{photos}.csv") != kept
+    table = f"{photos}.csv"
+    assert make_once(str(photos), table) == kept
+    Path(root / "coco.csv").write_text(Path(table).read_text())
+    assert make_once(str(photos), str(root / "coco.csv")) != kept
+    Path(table).write_text("file_name,text\na.png,A cat.")
+    assert make_once(str(photos), table) != kept
+    refused("evaluate: captions: found no images, or also annotations", rococo_jax.evaluate, None, captions=table)
 
 
 def test_a_rotation_that_is_not_applied_is_said_once(photos, capsys):

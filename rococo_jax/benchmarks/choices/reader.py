@@ -147,7 +147,8 @@ def open_choices(
         notes.append("there is no folder of images: texts are compared without images")
     else:
         all_names, order = list(tables.names), tables.in_turns()
-        if any(map(_is_in_table, all_names)):
+        # Names of images inside Parquet tables, as in `ParquetTable.named_rows`.
+        if any(".parquet/" in name for name in all_names):
             patterns = [file for file in files if file.endswith(".parquet")]
             parquet_files = [path for pattern in patterns for path in existing_files(annotations, pattern)]
             images = _table_images(annotations, parquet_files, all_names)
@@ -167,11 +168,6 @@ def open_choices(
     ignored_files = _ignored_files(annotations, files)
     about_data = tuple(notes), data, conditions, ignored_files, (*listed, *excluded)
     return Benchmark(name, names, texts, image_sets, tasks, *about_data, headline=reader.headline)
-
-
-def _is_in_table(name: str) -> bool:
-    """Return whether a name is that of an image inside a Parquet table, as in `ParquetTable.named_rows`."""
-    return ".parquet/" in name
 
 
 def _table_images(folder: Path, tables: Sequence[Path], names: Sequence[str]) -> dict[str, TableImage]:

@@ -265,7 +265,8 @@ class _Reader:
         else:
             name = f"{kind.__module__}.{kind.__qualname__}"
             members = {name: each for name, each in members.items() if _is_function_of_user(each)}
-        contents = {name: self.read(each) for name, each in sorted(members.items()) if not _is_slot(each)}
+        slots = types.MemberDescriptorType | types.GetSetDescriptorType
+        contents = {name: self.read(each) for name, each in sorted(members.items()) if not isinstance(each, slots)}
         return {"class": name, "release": release, "members": contents, "bases": list(map(self.read, kind.__bases__))}
 
     def _read_array(self, array: Any) -> Any:
@@ -299,10 +300,6 @@ def _is_function_of_user(member: Any) -> bool:
     """Return whether a member of a class is a function that is no code of a release."""
     function = getattr(member, "fget", None) or getattr(member, "__func__", member)
     return isinstance(function, types.FunctionType) and release_of(function.__globals__.get("__name__") or "") is None
-
-
-def _is_slot(member: Any) -> bool:
-    return isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType)
 
 
 def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -246,9 +246,10 @@ class AlterCaptions(grain.RandomMapTransform):
         originals = sample.get("captions", (caption,))
         influence = None if self.influence is None else influence_of_caption(self.influence, caption)
         draw = int(rng.integers(1 << 31))
-        texts_by_alterer = []
+        texts_by_alterer, first = [], draw % len(self.alterers)
         # The first alterer is random, so that all of them are used over the samples if there are more than `count`.
-        for position, alterer in enumerate(self._alterers_from(draw % len(self.alterers))):
+        rotated = [*self.alterers[first:], *self.alterers[:first]]
+        for position, alterer in enumerate(rotated[: self.count]):
             share = -(-(self.count - position) // len(self.alterers))
             alterations = alterer.alter(caption, originals, influence, count=share, draw=draw)
             texts_by_alterer.append([each.caption for each in alterations])
@@ -256,11 +257,6 @@ class AlterCaptions(grain.RandomMapTransform):
         distinct = list(dict.fromkeys(text for turn in turns for text in turn if text is not None))
         repeated = [distinct[index % len(distinct)] if distinct else "" for index in range(self.count)]
         return {**sample, "altered_captions": tuple(repeated), "altered_valid": np.full(self.count, bool(distinct))}
-
-    def _alterers_from(self, first: int) -> list[Alterer]:
-        """Return the alterers that alter a sample, starting with the one at index `first`."""
-        rotated = [*self.alterers[first:], *self.alterers[:first]]
-        return rotated[: self.count]
 
 
 def influence_of_caption(influence: InfluenceLookup, caption: str) -> np.ndarray:
