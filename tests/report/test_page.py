@@ -291,7 +291,7 @@ def test_sources_that_are_not_there_and_outputs_that_are_no_page_are_refused(tmp
     refused("nothing there", write_report, [tmp_path / "missing"], tmp_path / "report.html")
     with pytest.raises(InputError, match=r"without results\.json"):
         write_report([(tmp_path / "empty").mkdir() or tmp_path / "empty"], tmp_path / "report.html")
-    refused("out: found", write_report, [folder], tmp_path / "report.csv")
+    refused("`out`: found", write_report, [folder], tmp_path / "report.csv")
     refused("at least one", write_report, [], tmp_path / "report.html")
 
 
