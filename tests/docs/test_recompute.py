@@ -14,7 +14,7 @@ from tests.support.paths import CHECKOUT
 from tests.support.planted_winoground import planted_winoground
 
 PAGE = (CHECKOUT / "docs/explanation/recompute.md").read_text()
-EXAMPLE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+EXAMPLE = re.search(r"```py\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def ranking(folder):

@@ -38,15 +38,19 @@ def changes_of(folder: Path) -> Iterator[Change]:
             yield str(path), lambda copy, path=path: (copy / path).write_text((copy / path).read_text() + "x")
 
 
-def one_of_each_field(changes: Iterable[Change]) -> Iterator[Change]:
-    """Yield the first change of each field of a JSON file, two levels deep, and of each other file."""
-    fields: set[str] = set()
+def one_of_each_field(changes: Iterable[Change], decisive: Iterable[str]) -> list[Change]:
+    """Return the first change of each field of a JSON file, two levels deep, and of each other file.
+
+    Of the changes with a decisive beginning, the first and the last are returned.
+    """
+    groups: dict[str, list[Change]] = {}
     for label, change in changes:
         file, _, place = label.partition(": ")
         field = "/".join([file, *(part for part in place.split("/")[:2] if not part.isdecimal())])
-        if field not in fields:
-            fields.add(field)
-            yield label, change
+        field = next((beginning for beginning in decisive if label.startswith(beginning)), field)
+        groups.setdefault(field, []).append((label, change))
+    lasts = [group[-1] for field, group in groups.items() if field in decisive and len(group) > 1]
+    return [group[0] for group in groups.values()] + lasts
 
 
 def unchanged_copies(folder: Path) -> Iterator[Change]:

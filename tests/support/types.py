@@ -58,7 +58,8 @@ def jaxtyped(fn=None, *, typechecker):
 def _needs_jaxtyping(fn) -> bool:
     """Return whether a function has shapes, or what beartype alone refuses: forward references, bare iterators."""
     hints = fn.__annotations__.values()
-    named = any(isinstance(hint, str) for hint in hints) or "ForwardRef" in str(hints)
+    # A name in quotes stands for a class that is defined later: 'X', Sequence['X'], ForwardRef('X').
+    named = any(isinstance(hint, str) or (not isinstance(hint, type) and "'" in repr(hint)) for hint in hints)
     return named or "jaxtyping." in str(hints) or inspect.isgeneratorfunction(fn)
 
 
