@@ -17,7 +17,7 @@ Details:
 - 16-bit greyscale, which the references clip at 255, is scaled (`pictures`).
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
 - SigLIP 2 NaFlex keeps the aspect ratio of an image, up to whole patches, and packs the patches into one array
-  (`naflex.pack_patches`). Its processor leaves grey and transparent images as they are, and its tower then refuses
+  (`pack_patches`). Its processor leaves grey and transparent images as they are, and its tower then refuses
   their channels.
 - A crop larger than the image is padded with zeros (black). If the difference is odd, `transformers` puts the extra row
   or column before the image and crops from the smaller offset; torchvision puts it after the image and rounds to even.
