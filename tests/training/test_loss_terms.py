@@ -100,8 +100,8 @@ def test_names_of_losses_and_fields_are_unique():
     assert {field.name for term in losses.TERMS for field in term.reads} == set(fields)
 
 
-def test_the_objective_and_the_step_know_no_loss_by_name():
+def test_the_step_knows_no_loss_by_name():
     names = "|".join(("sc", "vc", "hard_positives", "altered", "mixed", "positive", "negative"))
-    for file in ("objective", "step", "batch", "grad_cache", "loop", "run", "program"):
+    for file in ("step", "batch", "grad_cache", "loop", "run", "program"):
         text = (CHECKOUT / "rococo_jax" / "training" / f"{file}.py").read_text()
         assert not re.findall(rf"losses\.(?:{names})\b|[\"'](?:{names})[\"']", text), file
