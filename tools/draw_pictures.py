@@ -198,7 +198,8 @@ def main() -> None:
         values = [(names[place], float(differences[pair_row, place])) for place in examples]
         shares = [
             f"{100 * grounding[pair_row]:.0f} % of the unrelated images have a smaller d than the matching image",
-            f"{100 * blind[pair_row]:.0f} % of the unrelated images have d above 0: they also prefer the true caption",
+            f"{100 * blind[pair_row]:.0f} % of the unrelated images have a d above 0: "
+            "they prefer the true caption, too",
         ]
         draw_blind_grounding(images, pairs[pair_row][1:], values, shares)
 
