@@ -16,21 +16,26 @@ the accuracy (a tie is an error) and grounding against all other images of each 
 the first arm; means over training seeds, intervals over images. No test and no margin: described only.
 """
 
-import argparse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from single_words import grounding, order_by_distance
-from ties import Items, sugar_crepe
-from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
+from worlds import (
+    EmbeddedWorld,
+    Items,
+    altered_items,
+    cell,
+    embed,
+    prepare,
+    same_concept_alterer,
+    sugar_crepe,
+    write_table,
+)
 
-from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.perturb.text.kinds import KindAlterer, Slot, find_slots
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.replacement import CaptionAlterer
 from rococo_jax.perturb.text.words import caption_words, plain, split_words
-from rococo_jax.storage import write_csv_rows
 
 ADJECTIVES = ("colour", "size", "age", "material", "state")
 ARTICLES, LISTS = ("a", "an", "the"), ("and", "or")
@@ -73,20 +78,6 @@ def bindings_of(caption: str, lexicon: Lexicon) -> set[tuple[str, ...]]:
                 bindings.add((last.noun.name, " ".join(between), slot.noun.name))
         last = slot
     return bindings
-
-
-def altered_items(world: World) -> Items:
-    """Return an item for each caption and kind of alteration."""
-    alterers = [KindAlterer(kind, world.lexicon) for kind in ("attribute", "relation", "order")]
-    alterers.append(CaptionAlterer("same_concept", world.lexicon, 0, "random", fit_article=True))
-    images, true, false = [], [], []
-    for image, caption in zip(world.image_of_caption, world.captions, strict=True):
-        for alterer in alterers:
-            for each in alterer.alter(caption, world.items[image].captions):
-                images.append(image)
-                true.append(caption)
-                false.append(each.caption)
-    return Items(np.array(images), true, false)
 
 
 def classify(items: Items, training_captions: Iterable[str], lexicon: Lexicon) -> BoundItems:
@@ -136,14 +127,12 @@ def rows_of(world: str, source: str, arms: dict[str, Sequence[tuple]], bound: Bo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arguments(parser)
-    arguments = parser.parse_args()
-    cache = EmbeddingCache(arguments.cache)
+    arguments, cache, worlds = prepare(__doc__.splitlines()[0])
     numbers = ["accuracy", "accuracy, difference", "grounding", "grounding, difference"]
     rows = [["images", "items of", "bindings", "items", "images with items", "arm", *numbers]]
-    for name, world in worlds_of(arguments).items():
-        sources = {"altered captions": altered_items(world)}
+    for name, world in worlds.items():
+        alterers = [KindAlterer(kind, world.lexicon) for kind in ("attribute", "relation", "order")]
+        sources = {"altered captions": altered_items(world, [*alterers, same_concept_alterer(world)])}
         if name == "photographs":
             folder = arguments.data / "compositionality/sugar_crepe"
             sources["SugarCrepe"] = sugar_crepe(folder, world.files)
@@ -152,8 +141,7 @@ def main() -> None:
             bound = classify(items, world.training_captions, world.lexicon)
             arms = {arm: [measure(each, bound.items) for each in models] for arm, models in embedded.items()}
             rows += rows_of(name, source, arms, bound)
-    write_csv_rows(arguments.out, rows)
-    print("\n".join("; ".join(row) for row in rows))
+    write_table(arguments.out, rows)
 
 
 if __name__ == "__main__":

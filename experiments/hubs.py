@@ -20,28 +20,15 @@ The halves are the images of even and of odd places. Intervals resample images; 
 same in all resamples. Differences are from the first arm; one whose interval lies within 5 points of 0 is equivalent.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import stats
-from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
-
-from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.storage import write_csv_rows
+from worlds import EmbeddedWorld, World, altered_items, cell, embed, prepare, same_concept_alterer, write_table
 
 TEXTS = ("altered", "training", "list")
 HUBS = ("image to text", "text to image")
 NOUNS, FIRST, TRAINING_TEXTS = 4, 10, 10_000
-
-
-def altered_captions(world: World) -> list[str]:
-    """Return an altered caption of each caption: a random noun is replaced by one of the same concept."""
-    alterer = CaptionAlterer("same_concept", world.lexicon, 0, "random", fit_article=True)
-    originals = [item.captions for item in world.items for _ in item.captions]
-    pairs = zip(world.captions, originals, strict=True)
-    return sorted({each.caption for caption, own in pairs for each in alterer.alter(caption, own)})
 
 
 def best_own_caption(images: np.ndarray, captions: np.ndarray, image_of_caption: np.ndarray) -> np.ndarray:
@@ -126,22 +113,18 @@ def rows_of(world: str, arms: Mapping[str, Sequence[Mapping[str, tuple[np.ndarra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arguments(parser)
-    arguments = parser.parse_args()
-    cache = EmbeddingCache(arguments.cache)
+    arguments, cache, worlds = prepare(__doc__.splitlines()[0])
     names = [f"universal text: {name}" for name in TEXTS] + [f"largest hub, {name}" for name in HUBS]
     head = ["images", "arm", "seeds", *(column for name in names for column in (name, f"{name}, difference"))]
     rows = [head + [f"skewness, {name}" for name in HUBS]]
-    for name, world in worlds_of(arguments).items():
-        altered = altered_captions(world)
+    for name, world in worlds.items():
+        altered = sorted(set(altered_items(world, [same_concept_alterer(world)]).false))
         arms = {
             arm: [measure(world, embed(world, source, cache), altered) for source in sources]
             for arm, sources in world.models.items()
         }
         rows += rows_of(name, arms)
-    write_csv_rows(arguments.out, rows)
-    print("\n".join("; ".join(row) for row in rows))
+    write_table(arguments.out, rows)
 
 
 if __name__ == "__main__":

@@ -19,20 +19,17 @@ Values are means over training seeds, variants and seeds of the replacement; int
 OUT/word_choice.csv and OUT/nearest_grounding.csv have the differences of every arm from the first, too.
 """
 
-import argparse
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
+from worlds import EmbeddedWorld, World, cell, embed, prepare, write_table
 
 from rococo_jax.benchmarks.rococo.generate import candidate_influence
-from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.loading import load_encoder
 from rococo_jax.perturb.text.replacement import Alteration, CaptionAlterer
-from rococo_jax.storage import write_csv_rows
 
 CHOICES = ("lowest", "random", "highest")
 VARIANTS, SEEDS = ("same_concept", "diff_concept"), (0, 1, 2)
@@ -170,15 +167,12 @@ def grounding_rows(world: str, arms: Mapping[str, dict[str, tuple]]) -> list[lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arguments(parser)
-    arguments = parser.parse_args()
-    cache = EmbeddingCache(arguments.cache)
+    arguments, cache, worlds = prepare(__doc__.splitlines()[0])
     differences = ["less drop than lowest", "less FR@1 than lowest"]
     words = [["images", "arm", "word", "captions altered", "clean R@1", "R@1", "FR@1", "drop, points", *differences]]
     names = ["all", "nearest 10", "nearest 1"]
     pairs = [["images", "arm", *(column for name in names for column in (name, f"{name}, difference"))]]
-    for name, world in worlds_of(arguments).items():
+    for name, world in worlds.items():
         encoder = load_encoder(world.influence_model)
         influences = candidate_influence(encoder, world.items, world.lexicon)
         altered_sets = {
@@ -197,8 +191,7 @@ def main() -> None:
         pairs += grounding_rows(name, arms)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for file, rows in (("word_choice.csv", words), ("nearest_grounding.csv", pairs)):
-        write_csv_rows(arguments.out / file, rows)
-        print("\n".join("; ".join(row) for row in rows))
+        write_table(arguments.out / file, rows)
 
 
 if __name__ == "__main__":

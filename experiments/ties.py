@@ -22,54 +22,23 @@ The towers themselves compute in float32, so this is what the last step alone ad
 `added` is the accuracy by rule `first` minus that of float32 by rule `half`, in points.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from worlds import EmbeddedWorld, World, add_arguments, cell, embed, worlds_of
-
-from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.perturb.text.replacement import CaptionAlterer
-from rococo_jax.storage import write_csv_rows
+from worlds import (
+    EmbeddedWorld,
+    Items,
+    altered_items,
+    cell,
+    embed,
+    prepare,
+    same_concept_alterer,
+    sugar_crepe,
+    write_table,
+)
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class Items(NamedTuple):
-    """Image number, true and false caption of each item."""
-
-    images: np.ndarray
-    true: list[str]
-    false: list[str]
-
-
-def sugar_crepe(folder: Path, files: Sequence[Path]) -> Items:
-    """Return the items whose image is among the files, by COCO's number of the image."""
-    place_of_number = {file.name.rpartition("_")[2]: place for place, file in enumerate(files)}
-    images, true, false = [], [], []
-    for path in sorted(folder.glob("*.json")):
-        for item in json.loads(path.read_text("utf-8")).values():
-            if item["filename"] in place_of_number:
-                images.append(place_of_number[item["filename"]])
-                true.append(item["caption"])
-                false.append(item["negative_caption"])
-    return Items(np.array(images), true, false)
-
-
-def items_of_captions(world: World) -> Items:
-    """Return an item for each caption of which a noun can be replaced by one of the same concept."""
-    alterer = CaptionAlterer("same_concept", world.lexicon, 0, "random", fit_article=True)
-    images, true, false = [], [], []
-    for image, caption in zip(world.image_of_caption, world.captions, strict=True):
-        for each in alterer.alter(caption, world.items[image].captions):
-            images.append(image)
-            true.append(caption)
-            false.append(each.caption)
-    return Items(np.array(images), true, false)
 
 
 def scores(images: np.ndarray, texts: np.ndarray, types: Sequence[torch.dtype]) -> np.ndarray:
@@ -113,20 +82,16 @@ def rows_of(world: str, arm: str, embedded: EmbeddedWorld, items: Items) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arguments(parser)
-    arguments = parser.parse_args()
-    cache = EmbeddingCache(arguments.cache)
+    arguments, cache, worlds = prepare(__doc__.splitlines()[0])
     rows = [["images", "model", "items", "type", "computation", "first", "half", "strict", "ties, %", "added, points"]]
-    for name, world in worlds_of(arguments).items():
+    for name, world in worlds.items():
         if name == "scenes":
-            items = items_of_captions(world)
+            items = altered_items(world, [same_concept_alterer(world)])
         else:
             items = sugar_crepe(arguments.data / "compositionality/sugar_crepe", world.files)
         for arm, sources in world.models.items():
             rows += rows_of(name, arm, embed(world, sources[0], cache, int(items.images.max()) + 1), items)
-    write_csv_rows(arguments.out, rows)
-    print("\n".join("; ".join(row) for row in rows))
+    write_table(arguments.out, rows)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,10 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images, embed_texts
 from rococo_jax.encoders.loading import load_encoder
 from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
-from rococo_jax.storage import write_json
+from rococo_jax.perturb.text.replacement import CaptionAlterer
+from rococo_jax.storage import write_csv_rows, write_json
 
 SCENES, FURTHER_SCENES, TRAINING_SCENES, SEED = 300, 700, 20_000, 64
 FURTHER_PHOTOGRAPHS = 250
@@ -67,6 +70,14 @@ class World:
     @cached_property
     def image_of_caption(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.items)), [len(item.captions) for item in self.items])
+
+
+class Items(NamedTuple):
+    """Image number, true and false caption of each item."""
+
+    images: np.ndarray
+    true: list[str]
+    false: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +129,36 @@ def read_items(path: Path) -> list[CaptionedImage]:
     return [CaptionedImage(each["image"], tuple(each["caption"])) for each in json.loads(path.read_text("utf-8"))]
 
 
+def same_concept_alterer(world: World) -> CaptionAlterer:
+    """Return what replaces a random noun of a caption by one of the same concept."""
+    return CaptionAlterer("same_concept", world.lexicon, 0, "random", fit_article=True)
+
+
+def altered_items(world: World, alterers: Sequence[KindAlterer | CaptionAlterer]) -> Items:
+    """Return an item for each caption and alterer, where a word can be replaced."""
+    images, true, false = [], [], []
+    for image, caption in zip(world.image_of_caption, world.captions, strict=True):
+        for alterer in alterers:
+            for each in alterer.alter(caption, world.items[image].captions):
+                images.append(image)
+                true.append(caption)
+                false.append(each.caption)
+    return Items(np.array(images), true, false)
+
+
+def sugar_crepe(folder: Path, files: Sequence[Path]) -> Items:
+    """Return the items whose image is among the files, by COCO's number of the image."""
+    place_of_number = {file.name.rpartition("_")[2]: place for place, file in enumerate(files)}
+    images, true, false = [], [], []
+    for path in sorted(folder.glob("*.json")):
+        for item in json.loads(path.read_text("utf-8")).values():
+            if item["filename"] in place_of_number:
+                images.append(place_of_number[item["filename"]])
+                true.append(item["caption"])
+                false.append(item["negative_caption"])
+    return Items(np.array(images), true, false)
+
+
 def split_training_images(data: Path, out: Path) -> None:
     """Write the captions of training images without and with an item of SugarCrepe or SugarCrepe++."""
     items = []
@@ -133,21 +174,28 @@ def split_training_images(data: Path, out: Path) -> None:
         print(f"{out / name}.json: {len(chosen)} images")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all of these experiments: scenes always, photographs where models are named."""
+def prepare(description: str) -> tuple[argparse.Namespace, EmbeddingCache, dict[str, World]]:
+    """Read the options that all of these experiments have; return them, the cache and the worlds that they choose.
+
+    Scenes are always a world, photographs where models are named.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="folder of the embedding cache (default: none)")
     parser.add_argument("--data", type=Path, help="data folder: coco, towers, compositionality")
     parser.add_argument("--split", type=Path, help="folder of fit.json and others.json")
     parser.add_argument("models", nargs="*", metavar="ARM=FOLDER", help="models of the photographs")
-
-
-def worlds_of(arguments: argparse.Namespace) -> dict[str, World]:
-    """Return the worlds that the options choose."""
+    arguments = parser.parse_args()
     worlds = {"scenes": scenes()}
     if arguments.models:
         worlds["photographs"] = photographs(arguments.data, arguments.split, arguments.models)
-    return worlds
+    return arguments, EmbeddingCache(arguments.cache), worlds
+
+
+def write_table(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Write the rows of a table, of which the first has the names of the columns, and print them."""
+    write_csv_rows(path, rows)
+    print("\n".join("; ".join(row) for row in rows))
 
 
 def mean_over_images(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float, float]:
