@@ -36,7 +36,7 @@ class Options:
 
 def run(options: Options) -> None:
     """Write the missing files, and print the number of images and captions."""
-    from rococo_jax.evaluation.inputs import write_inputs
+    from rococo_jax.evaluation.input_lists import write_inputs
 
     counts = write_inputs(options.out, options.data.open(options.settings))
     print(f"{options.out}: {counts['images']:,} images, {counts['captions']:,} captions")

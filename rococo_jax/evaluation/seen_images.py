@@ -17,7 +17,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.variants import UNSEEN
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.inputs import image_files
+from rococo_jax.evaluation.input_lists import image_files
 from rococo_jax.evaluation.models.model import Model
 
 _IN_PART = (
