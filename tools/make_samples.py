@@ -3,7 +3,8 @@
     python tools/make_samples.py
 
 `make gallery` runs this and builds the site. The files, about 6 MB, lie below build/samples, where `site_hooks.py`
-finds them. They are made once; delete the folder to make them again.
+finds them. Each is made once; delete the folder to make them again, after a change of the package. A notebook whose
+cells have changed is executed again in any case.
 """
 
 import os
@@ -26,12 +27,17 @@ def run(command: str) -> None:
         raise SystemExit(code)
 
 
+def sources_of(notebook: nbformat.NotebookNode) -> list[str]:
+    """Return the text of each cell."""
+    return [cell.source for cell in notebook.cells]
+
+
 def execute(name: str) -> None:
-    """Write a copy of a notebook with its outputs; a copy that is as new as the notebook is kept."""
-    source, copy = NOTEBOOKS / f"{name}.ipynb", SAMPLES / "notebooks" / f"{name}.ipynb"
-    if copy.is_file() and copy.stat().st_mtime >= source.stat().st_mtime:
+    """Write a copy of a notebook with its outputs; a copy with the same cells is kept."""
+    copy = SAMPLES / "notebooks" / f"{name}.ipynb"
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    if copy.is_file() and sources_of(nbformat.read(copy, as_version=4)) == sources_of(notebook):
         return
-    notebook = nbformat.read(source, as_version=4)
     folder = SAMPLES / "work" / name
     folder.mkdir(parents=True, exist_ok=True)
     client = nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(folder)}})

@@ -55,8 +55,9 @@ def on_files(files: Files, config: Any) -> Files:
     for path, page in _OUTSIDE.items():
         pages[page] = relinked((ROOT / path).read_text(encoding="utf-8"), path, f"docs/{page}")
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        name, executed = notebook.stem, SAMPLES / "notebooks" / notebook.name
-        pages |= notebook_page(name, (executed if executed.is_file() else notebook).read_text(encoding="utf-8"))
+        with_outputs = SAMPLES / "notebooks" / notebook.name
+        file = with_outputs if with_outputs.is_file() else notebook
+        pages |= notebook_page(notebook.stem, file.read_text(encoding="utf-8"))
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     for path in sample_files():
@@ -89,8 +90,9 @@ def notebook_page(name: str, text: str) -> dict[str, str | bytes]:
                 table = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
                 cells.append(re.sub(r"<table[^>]*>", "<table>", table))
             elif output.get("name") == "stdout" or "text/plain" in data:
-                shown = re.sub(r"\x1b\[[\d;]*m", "", "".join(output.get("text", data.get("text/plain", ""))))
-                cells.append(f"```text\n{shown.rstrip()}\n```")
+                text_of_cell = "".join(output.get("text", data.get("text/plain", "")))
+                plain = re.sub(r"\x1b\[[\d;]*m", "", text_of_cell)
+                cells.append(f"```text\n{plain.rstrip()}\n```")
     introduction, *rest = cells
     link = f"*The page of the notebook [{name}.ipynb](../../../notebooks/{name}.ipynb).*"
     return {f"{place}.md": "\n\n".join([introduction, link, *rest]) + "\n", **pictures}
