@@ -78,7 +78,12 @@ class Overall:
 
 @contextlib.contextmanager
 def overall_progress(total: int, is_shown: bool = True) -> Iterator[Overall]:
-    """Yield the overall progress of the block; unless there is only one stage, it is shown with that of each."""
+    """Yield the overall progress of the block.
+
+    Args:
+        total: amount of all work, in any unit.
+        is_shown: show it with the progress of each stage; of a single stage it would say the same twice.
+    """
     global _overall
     overall = Overall(total)
     before, _overall = _overall, overall if is_shown else None

@@ -53,19 +53,15 @@ def open_captions(source: str, options: ReadOptions) -> CaptionsFile:
     if file_suffix(source) == ".tar":
         raise InputError(source, "captions", "a tar", "a captions file; a tar has its own captions, as one of `images`")
     folder, suffix = Path(source), file_suffix(source)
-    if source.startswith("hf:"):
+    if source.startswith("hf:") or is_saved_dataset(folder):
         return _open_with("open_dataset", source, options)
     if "?" in source and not folder.exists():
         return _open_with_options(source, options)
-    if is_saved_dataset(folder):
-        return _open_with("open_dataset", source, options)
-    if folder.is_dir():
-        if find_file(folder, _METADATA) is not None:
-            return _open_metadata(source, options)
-        return (
-            _open_with("open_parquet", source, options) if parquet_files(folder) else _open_text_files(source, options)
-        )
-    if suffix == ".parquet":
+    if folder.is_dir() and find_file(folder, _METADATA) is not None:
+        return _open_metadata(source, options)
+    if folder.is_dir() and not parquet_files(folder):
+        return _open_text_files(source, options)
+    if folder.is_dir() or suffix == ".parquet":
         return _open_with("open_parquet", source, options)
     if suffix in (".arrow", ".feather"):
         return _open_with("open_arrow", source, options)

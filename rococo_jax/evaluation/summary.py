@@ -156,15 +156,16 @@ def _table_of_kind(all_rows: Sequence[_Row], kind: str, humans: Mapping[str, Hum
     metrics = _printed_metrics(dict.fromkeys(name for row in rows for name in row.values))
     labels = [metric_of(name).label for name in metrics]
     numbers = [*labels[:1], INTERVAL, *labels[1:]]
-    table, shown = new_table(["model", "task", "variant", *numbers], numbers), None
+    table, previous = new_table(["model", "task", "variant", *numbers], numbers), None
     last_pooled = {(id(row.results), row.task): row for row in rows if row.is_pooled}
     for row in rows:
         name = row.variant + coverage_phrase(row.results.get("sizes", {}).get(row.task, {}).get(row.variant, {}))
-        model, shown = "" if row.results is shown else row.results["model"], row.results
+        model, previous = "" if row.results is previous else row.results["model"], row.results
         # As text: rich reads brackets in a string as markup.
         cells = map(Text, [model, row.task, name, *row.cells(metrics)])
         table.add_row(*cells, end_section=row is last_pooled.get((id(row.results), row.task)))
-    for task in [task for task in humans if task in {row.task for row in rows}]:
+    tasks = {row.task for row in rows}
+    for task in [task for task in humans if task in tasks]:
         for variant, values in humans[task].values.items():
             cells = [_number(values.get(name)) for name in metrics]
             if any(cells) and any((row.task, row.variant) == (task, variant) for row in all_rows):
