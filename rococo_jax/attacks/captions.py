@@ -39,6 +39,10 @@ from rococo_jax.perturb.text import VARIANTS, hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.words import caption_words, plain
 
+# Queries that are searched side by side.
+GROUP = 16
+_MARGIN_DIGITS = 7
+
 
 @dataclasses.dataclass(frozen=True)
 class CaptionAttack:
@@ -138,11 +142,6 @@ class Spaces:
         for item in self.items:
             for caption in item.captions:
                 yield word_changes(caption, item.captions, self.attack.lexicon, kinds, self.allowed)
-
-
-# Queries that are searched side by side.
-GROUP = 16
-_MARGIN_DIGITS = 7
 
 
 class _State:

@@ -31,6 +31,11 @@ from rococo_jax.perturb.text.words import plain, split_words
 Words = tuple[str, ...]
 START, END = "<s>", "</s>"
 _BIGRAM, _TRIGRAM = 0.6, 0.5
+PREFERENCE = "preference"
+_METRICS = (
+    Metric(PREFERENCE, "Preference", "higher", "%", "the original is preferred; ties count one half", "ours",
+           share(PREFERENCE)),
+)  # fmt: skip
 
 
 def plain_words(text: str) -> Words:
@@ -74,13 +79,6 @@ class NgramModel:
                 probability = _TRIGRAM * count[trigram] / history_count + (1 - _TRIGRAM) * probability
             third += math.log(probability)
         return second, third
-
-
-PREFERENCE = "preference"
-_METRICS = (
-    Metric(PREFERENCE, "Preference", "higher", "%", "the original is preferred; ties count one half", "ours",
-           share(PREFERENCE)),
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,15 @@ from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
 
 SOURCES = Path(__file__).parent / "assets" / "sources.csv"
+READERS = "rococo_jax.benchmarks.readers"
+ENTRY_POINTS = "rococo_jax.benchmarks"
+# The order of benchmarks in tables; others follow in the order in which they are loaded.
+ORDER = (
+    *("rococo", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "crepe", "winoground"),
+    *("colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup", "negbench_retrieval"),
+    *("half_truths", "scam", "vismin", "spec", "imagecode", "choices", "cifar10", "cue_conflict", "classes"),
+)
+READY, PARTLY, MISSING = "ready", "partly", "missing"
 
 
 @functools.cache
@@ -45,16 +54,6 @@ def read_sources() -> tuple[tuple[Download, frozenset[str], str], ...]:
 def downloads_of(benchmark: str) -> tuple[Download, ...]:
     """Return the downloads of a benchmark, annotations first; empty if its files must be downloaded by hand."""
     return tuple(download for download, benchmarks, _ in read_sources() if benchmark in benchmarks)
-
-
-READERS = "rococo_jax.benchmarks.readers"
-ENTRY_POINTS = "rococo_jax.benchmarks"
-# The order of benchmarks in tables; others follow in the order in which they are loaded.
-ORDER = (
-    *("rococo", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "crepe", "winoground"),
-    *("colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup", "negbench_retrieval"),
-    *("half_truths", "scam", "vismin", "spec", "imagecode", "choices", "cifar10", "cue_conflict", "classes"),
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -288,9 +287,6 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     requested = {**benchmark.requested, "corruptions": list(kinds), "severities": list(severities)}
     return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), requested=requested)
-
-
-READY, PARTLY, MISSING = "ready", "partly", "missing"
 
 
 def availability(info: BenchmarkInfo, folders: Mapping[str, Path]) -> tuple[str, str]:

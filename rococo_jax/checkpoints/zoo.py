@@ -26,6 +26,11 @@ from rococo_jax.storage import hash_file
 ASSETS = Path(__file__).parent / "shipped"
 PREFIX = "demo:"
 _DESCRIPTION = "model.json"
+ZOO = "zoo:"
+TAGS = ASSETS / "open_clip_tags.csv"
+TAG_COLUMNS = ("hub", "activation", "image_size", "mean", "std", "interpolation", "resize_mode")
+QUICK_GELU = "-quickgelu"
+_PLAIN_NOTE = "trained with QuickGELU, which is used; open_clip itself runs this architecture with GELU and warns"
 
 
 def shipped_models() -> dict[str, Path]:
@@ -47,13 +52,6 @@ def demo_folder(source: str | os.PathLike) -> Path | None:
     if name not in models:
         raise unknown_name(source, "model", f"{PREFIX}{name}", [f"{PREFIX}{model}" for model in models])
     return models[name]
-
-
-ZOO = "zoo:"
-TAGS = ASSETS / "open_clip_tags.csv"
-TAG_COLUMNS = ("hub", "activation", "image_size", "mean", "std", "interpolation", "resize_mode")
-QUICK_GELU = "-quickgelu"
-_PLAIN_NOTE = "trained with QuickGELU, which is used; open_clip itself runs this architecture with GELU and warns"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

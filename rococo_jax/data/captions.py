@@ -19,6 +19,10 @@ from rococo_jax.texts import split_lines
 Columns = Mapping[str, str]
 # A text beside an image has a caption in each line, or is one caption of several lines.
 TextFiles = Literal["lines", "whole"]
+# JPEG, PNG, GIF, WebP, BMP and TIFF files in base64 of either alphabet begin with these letters, and have no dot.
+_BASE64 = re.compile(r"data:[^,]*,|(?:[/_]9j[/_]|iVBOR|R0lGOD|UklGR|Qk|SUkq|TU0A)[A-Za-z0-9+/_=\s-]*$")
+_SHORTEST_IMAGE = 60
+_LONGEST_FILE_NAME = 255  # bytes, on all usual file systems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +49,6 @@ class ReadOptions:
     def requested_columns(self) -> Columns:
         """The columns that the user names; empty by default."""
         return self.columns or {}
-
-
-# JPEG, PNG, GIF, WebP, BMP and TIFF files in base64 of either alphabet begin with these letters, and have no dot.
-_BASE64 = re.compile(r"data:[^,]*,|(?:[/_]9j[/_]|iVBOR|R0lGOD|UklGR|Qk|SUkq|TU0A)[A-Za-z0-9+/_=\s-]*$")
-_SHORTEST_IMAGE = 60
-_LONGEST_FILE_NAME = 255  # bytes, on all usual file systems
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,6 +52,9 @@ from rococo_jax.storage import hash_json
 # The bisection of the scale stops at this width.
 _TOLERANCE = 1e-5
 _LARGEST_SCALE = 100.0
+# Bounds the memory of a very thin image after resizing to 800 MB.
+_MAX_RESIZED_PIXELS = 2**28
+_LARGEST_SIDE = 2**14
 
 
 def naflex_image_size(height: int, width: int, patch: int, max_patches: int) -> tuple[int, int]:
@@ -83,11 +86,6 @@ def pack_patches(
     packed[-patch, 0, :2] = divmod(rows, 256)
     packed[-patch, 1, :2] = divmod(columns, 256)
     return packed
-
-
-# Bounds the memory of a very thin image after resizing to 800 MB.
-_MAX_RESIZED_PIXELS = 2**28
-_LARGEST_SIDE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,8 @@ _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs":
 # that copy files set it.
 _CONTENT_FACTS = ("ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "Content-MD5", "Digest", "ino")
 _DATES = ("updated", "LastModified", "last_modified", "created")
+# The clocks of most file systems tick about every hundredth of a second; some record seconds, FAT every second one.
+_TICK_SECONDS, _COARSE_TICK_SECONDS = 0.1, 2.0
 
 
 def file_system(url: str) -> Any:
@@ -144,10 +146,6 @@ def _move_by_contents(copy: Path, cache: Path) -> Path:
     copy.replace(place)
     copy.parent.rmdir()
     return place
-
-
-# The clocks of most file systems tick about every hundredth of a second; some record seconds, FAT every second one.
-_TICK_SECONDS, _COARSE_TICK_SECONDS = 0.1, 2.0
 
 
 class FileState(NamedTuple):

@@ -50,6 +50,9 @@ _ROUNDS = 4
 _EPOCHS_IN_MEMORY = 2
 _MAX_IMAGES = 2**31 - 1
 _MAX_IMAGES_IN_MEMORY = 2**20
+_MIN_WEIGHT = Fraction(1, 10_000)
+# Weights are written in decimals, so their sum may differ from 1 by this much.
+_TOLERANCE = Fraction(1, 10**6)
 
 
 @functools.lru_cache(maxsize=256)
@@ -173,11 +176,6 @@ def _kinds_of_mounts(mounts: Path) -> dict[str, str]:
     """
     rows = [line.split()[1:3] for line in mounts.read_text().splitlines()]
     return {_OCTAL.sub(lambda match: chr(int(match[1], 8)), point): kind for point, kind in rows}
-
-
-_MIN_WEIGHT = Fraction(1, 10_000)
-# Weights are written in decimals, so their sum may differ from 1 by this much.
-_TOLERANCE = Fraction(1, 10**6)
 
 
 def read_weights(text: str, sources: int) -> tuple[Fraction, ...]:

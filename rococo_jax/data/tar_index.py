@@ -58,6 +58,11 @@ HEADER = 512
 # The member's name in a tar header.
 _NAME, _PREFIX = slice(0, 100), slice(345, 500)
 _SAMPLE = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")
+_INDEX = Kind("tar_indexes", ".index.arrow", 7, is_beside=True)
+# Starting processes takes longer than reading fewer bytes.
+_BYTES_WORTH_PROCESSES = 2 * 10**9
+# The file of an index, or its content if it can be stored nowhere.
+Index = Path | bytes
 
 
 def read_tar(path: str, caption: str = "") -> pa.RecordBatch:
@@ -176,13 +181,6 @@ def _captions(members: dict[str, _SampleFile], key: str) -> list[str]:
         captions = value.get(key) if key else value.get("captions") or value.get("caption")
         texts = captions if isinstance(captions, list) else [captions]
     return [text for text in texts if isinstance(text, str) and text.strip()]
-
-
-_INDEX = Kind("tar_indexes", ".index.arrow", 7, is_beside=True)
-# Starting processes takes longer than reading fewer bytes.
-_BYTES_WORTH_PROCESSES = 2 * 10**9
-# The file of an index, or its content if it can be stored nowhere.
-Index = Path | bytes
 
 
 def open_indexes(

@@ -22,6 +22,8 @@ from rococo_jax.models.layers import ACTIVATIONS, REMAT_POLICIES, LayerNorm, Lin
 from rococo_jax.models.products import add_to_rows, convolution
 from rococo_jax.models.spec import ConvolutionalSpec, MbConvSpec
 
+_EXPANSION = 4
+
 
 class Convolution(nnx.Module):
     """Convolution of maps, with `size // 2` zeros before and after a line, so that stride 1 keeps the size."""
@@ -126,9 +128,6 @@ def check_size(pixels: Float[Array, "b h w 3"], size: int) -> None:
     """Raise ValueError if pixels have another size than the tower was built for."""
     if pixels.shape[1:3] != (size, size):
         raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")
-
-
-_EXPANSION = 4
 
 
 class MbConvBlock(nnx.Module):

@@ -27,6 +27,8 @@ from rococo_jax.report.task_tests import TaskTests, differences_of, has_best_val
 from rococo_jax.report.vocabulary import task_label, variant_label
 
 Family = Literal["task", "all"]
+# More variants than this are counted instead of listed.
+_MOST_NAMES = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +159,6 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
     return Part(title, [Note(comparison_note(comparison)), folded_if_long(table)])
-
-
-# More variants than this are counted instead of listed.
-_MOST_NAMES = 6
 
 
 def left_out_lines(groups: Sequence[Group], comparisons: Comparisons) -> list[str]:

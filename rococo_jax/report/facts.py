@@ -23,6 +23,12 @@ from rococo_jax.storage import hash_json
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
 _COSTS = (("image", "per image"), ("text", "per text of full length"))
 _CARDS = "Origin of each model, how it was evaluated, and the fingerprint of everything that decides its results."
+# Losses as the papers abbreviate them; others by their key.
+_LOSSES = {"sc": "SC", "vc": "VC", "blind": "blind", "grounding": "grounding", "hard_positives": "hard positives"}
+# Parts of a model's fingerprint that its image size changes.
+_OF_SIZE = ("spec", "preprocessing")
+# The runs of a model by image size, ascending, by its name.
+_Sizes = dict[str, dict[int, Run]]
 
 
 def coverage(data: dict[str, Any]) -> tuple[int, int, str] | None:
@@ -203,10 +209,6 @@ def _words(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-# Losses as the papers abbreviate them; others by their key.
-_LOSSES = {"sc": "SC", "vc": "VC", "blind": "blind", "grounding": "grounding", "hard_positives": "hard positives"}
-
-
 def model_line(run: Run) -> str:
     """Return size and training of a model, such as "1.0 M parameters, trained for 1,000 steps with SC, VC".
 
@@ -283,12 +285,6 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
         span = count(altered[0]) if altered[0] == altered[-1] else f"{count(altered[0])} to {count(altered[-1])}"
         parts.append(f"{span} with altered ones")
     return Note(f"{count(first.get('queries'))} queries; gallery: {', '.join(parts)}.")
-
-
-# Parts of a model's fingerprint that its image size changes.
-_OF_SIZE = ("spec", "preprocessing")
-# The runs of a model by image size, ascending, by its name.
-_Sizes = dict[str, dict[int, Run]]
 
 
 def runs_by_size(runs: Sequence[Run]) -> _Sizes:

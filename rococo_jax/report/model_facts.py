@@ -23,6 +23,7 @@ from rococo_jax.texts import open_table
 MODEL_COLUMNS = ("", "model", "name", "model_name", "model name", "models", "checkpoint")
 _NUMBER = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNORECASE)
 _MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
+_EXPECTED = "a table with a column `model` and facts"
 
 
 def is_number_column(cells: Sequence[str]) -> bool:
@@ -45,9 +46,6 @@ def read_numbers(path: Path, name: str, cells: Sequence[str], otherwise: str = "
             expected = f"a number such as 45.3, in percent in all rows or none, or nothing{otherwise}"
             raise InputError(path, f"row {row}, column {name!r}", repr(cell), expected)
     return [float(match[1]) if match else math.nan for match in matches]
-
-
-_EXPECTED = "a table with a column `model` and facts"
 
 
 @dataclasses.dataclass(frozen=True)

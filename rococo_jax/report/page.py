@@ -60,6 +60,8 @@ from rococo_jax.report.vocabulary import (
 
 # What joins the gallery of a task.
 _GALLERIES = {"image_to_text": "captions with one wrong word", "text_to_image": "mixed images"}
+_ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
+_DEFINITION_COLUMNS = ("Metric", "Definition", "Source of the formula")
 
 
 def lede(runs: Sequence[Run]) -> str:
@@ -95,10 +97,6 @@ def chance_alert(group: Group) -> Alert | None:
     text = "; ".join(f"{task}: {', '.join(labels)}" for task, labels in weak.items())
     why = "Too few images, an untrained model, or images or tokens that are not read as in its training"
     return Alert("At chance, without alterations.", f"{text}. Drops and verdicts of these are not meaningful. {why}.")
-
-
-_ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
-_DEFINITION_COLUMNS = ("Metric", "Definition", "Source of the formula")
 
 
 def definition_rows(names: Collection[str]) -> list[list[Text]]:

@@ -23,6 +23,9 @@ from rococo_jax.report.vocabulary import order_metrics
 
 # Primary in every altered variant, beside the metric that ranks models.
 PRIMARY = ("r1", "fr1", "grounding", "blind")
+# Without meaning for a model that finds no more than chance without the alteration.
+_NEEDS_SKILL = frozenset(("fr1", "grounding", "drop", "drop_points"))
+_ROUNDING = 1e-6  # points, between the same count of hits divided in another order
 
 
 def primary_metrics(
@@ -65,11 +68,6 @@ def _is_altered_or_part(variant: Variant, is_pooled: bool) -> bool:
     """
     is_part = variant.is_altered and not (variant.alteration or variant.unseen or is_pooled)
     return variant.is_attack or is_part
-
-
-# Without meaning for a model that finds no more than chance without the alteration.
-_NEEDS_SKILL = frozenset(("fr1", "grounding", "drop", "drop_points"))
-_ROUNDING = 1e-6  # points, between the same count of hits divided in another order
 
 
 class TaskTests:

@@ -36,6 +36,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.errors import InputError
 
+# Size of a tile of logits. On CPU it fits the cache; elsewhere its product takes longer than its launch.
+_TILE_BYTES = {"cpu": 4 * 2**20}
+_TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
+# Highest logit so far, and the sum of exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867).
+_State = tuple[Float[Array, "items"], Float[Array, "items"]]
+_Scale = tuple[Float[Array, ""], Float[Array, ""] | None]
+_ReduceRows = Callable[[Float[Array, "rows keys"]], Float[Array, "rows"]]
+
 
 def sum_of_other_ids(
     embeddings: Float[Array, "items width"],
@@ -84,16 +92,6 @@ def _columns_to_rows(
     if not axes:
         return columns
     return jax.lax.all_to_all(columns, axes, split_axis=0, concat_axis=1, tiled=True)
-
-
-# Size of a tile of logits. On CPU it fits the cache; elsewhere its product takes longer than its launch.
-_TILE_BYTES = {"cpu": 4 * 2**20}
-_TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
-
-# Highest logit so far, and the sum of exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867).
-_State = tuple[Float[Array, "items"], Float[Array, "items"]]
-_Scale = tuple[Float[Array, ""], Float[Array, ""] | None]
-_ReduceRows = Callable[[Float[Array, "rows keys"]], Float[Array, "rows"]]
 
 
 class PairwiseSide(NamedTuple):

@@ -26,6 +26,8 @@ from rococo_jax.report.difference import p_value
 from rococo_jax.report.facts import runs_by_size
 from rococo_jax.report.model_facts import ModelFacts
 
+COLUMNS = ("fact", "group", "models", "variable", "mean", "sd", "p", "p_holm")
+
 
 def comparable_runs(sources: Sequence[str]) -> tuple[Run, ...]:
     """Read results whose metrics are compared; see `load_results`.
@@ -77,9 +79,6 @@ def _check_one_size_each(runs: Sequence[Run]) -> None:
     for model, of_size in runs_by_size(runs).items():
         sizes = ", ".join(map(str, of_size))
         raise InputError("RESULTS", "image size", f"{model} at {sizes} pixels", "one size for each model")
-
-
-COLUMNS = ("fact", "group", "models", "variable", "mean", "sd", "p", "p_holm")
 
 
 @dataclasses.dataclass(frozen=True)

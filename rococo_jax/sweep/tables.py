@@ -31,6 +31,15 @@ _NOTE = (
     "Each setting minus the first one. The interval and p (two-sided, not corrected) hold for other seeds and other "
     "images: they add the variance over seeds, with Student's t of few seeds, to that over images."
 )
+FORMAT, VERSION = "rococo_jax.sweep", 1
+SCALED_SETTINGS = "Settings that follow from the batch size"
+MIB = 2**20
+_LR_SCALING = {
+    "constant": "the same learning rate",
+    "linear": "learning rate proportional to the batch size",
+    "square-root": "learning rate proportional to the square root of the batch size",
+    "adam": "learning rate, betas and epsilon by the rule for Adam (arXiv 2205.10287)",
+}
 
 
 def differences_of(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[Row, Difference]]:
@@ -96,17 +105,6 @@ def differences_part(plan: Plan, rows: Sequence[Row]) -> Part | None:
     title = f"Differences from {setting_name(plan, rows[0])}"
     heads.append(Head("Verdict", words=True))
     return Part(title, [Note(_NOTE), Table(title, heads, body, sortable=len(body) > 1)])
-
-
-FORMAT, VERSION = "rococo_jax.sweep", 1
-SCALED_SETTINGS = "Settings that follow from the batch size"
-MIB = 2**20
-_LR_SCALING = {
-    "constant": "the same learning rate",
-    "linear": "learning rate proportional to the batch size",
-    "square-root": "learning rate proportional to the square root of the batch size",
-    "adam": "learning rate, betas and epsilon by the rule for Adam (arXiv 2205.10287)",
-}
 
 
 def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], states: Mapping[str, str]) -> dict[str, Any]:

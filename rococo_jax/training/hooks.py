@@ -29,6 +29,7 @@ from rococo_jax.training.state import TrainingCheckpoints
 
 # Names of requests among counts begin with this, so that they are not logged.
 REQUEST = "request:"
+PROFILE = "profile"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +155,6 @@ class Hooks:
         values = entry.hook(info)
         if values and entry.log_file is not None:
             self.log.write(entry.log_file, info.step, values)
-
-
-PROFILE = "profile"
 
 
 class Diverged(RuntimeError):

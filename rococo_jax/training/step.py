@@ -47,6 +47,8 @@ from rococo_jax.training.state import TrainState, sharding_of_tree
 TermValues = Mapping[str, Float[Array, ""]]
 # Unit vectors by name: "images", "texts" (b d), and each field (b *k d).
 Vectors = dict[str, Array]
+Metrics = Mapping[str, jax.Array]
+Step = Callable[[TrainState, Mapping[str, jax.Array], Batch], tuple[TrainState, Metrics]]
 
 
 def embed_batch(
@@ -143,10 +145,6 @@ def total_loss(
     for value in weighted_values[1:]:
         total = total + value
     return total, all_values
-
-
-Metrics = Mapping[str, jax.Array]
-Step = Callable[[TrainState, Mapping[str, jax.Array], Batch], tuple[TrainState, Metrics]]
 
 
 def make_step(

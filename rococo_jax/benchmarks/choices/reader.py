@@ -36,6 +36,9 @@ from rococo_jax.storage import hash_file, hash_json
 
 CROPS = "crops"
 _EFFECT = "items without their images are left out"
+Field = str | int
+# Returns the part that the item of a record belongs to.
+PartOf = Callable[[Record], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,11 +226,6 @@ def _check_inside(source: object, picture: Picture, size: tuple[int, int]) -> No
         raise InputError(
             source, "box", problem, "a box with its centre inside the image, at most twice as large as the image"
         )
-
-
-Field = str | int
-# Returns the part that the item of a record belongs to.
-PartOf = Callable[[Record], str]
 
 
 def file_stem(record: Record) -> str:

@@ -34,6 +34,9 @@ from rococo_jax.storage import check_free_space, hash_bytes, hash_file, hash_jso
 _UNIT_TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 4096
 LISTS = "one for each line of rococo export-inputs, run with the same options"
+# The distance of the logit of a class that is not predicted.
+NEVER = 1e30
+_EXPECTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
 
 def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
@@ -147,11 +150,6 @@ def select(by_key: Mapping[str, Any], keys: Sequence[str], path: str | os.PathLi
         problem = f"no {noun} of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
         raise InputError(path, field, problem, LISTS)
     return [by_key[key] for key in keys]
-
-
-# The distance of the logit of a class that is not predicted.
-NEVER = 1e30
-_EXPECTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

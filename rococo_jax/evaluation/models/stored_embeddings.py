@@ -44,6 +44,7 @@ from rococo_jax.texts import file_suffix
 PREFIX = "embeddings:"
 _EXPECTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
 _SIDES = {"image": ("image_names", "image_embeddings"), "caption": ("captions", "text_embeddings")}
+_KIND = "stored similarities"
 
 
 class StoredEmbeddings(Model):
@@ -204,9 +205,6 @@ def open_embeddings(source: Any, loading: Loading) -> StoredEmbeddings | None:
         wanted = "none: embeddings are of the size that they were computed at"
         raise InputError(source, "image_size", loading.options.image_size, wanted)
     return StoredEmbeddings(source.removeprefix(PREFIX), allow_unknown=True)
-
-
-_KIND = "stored similarities"
 
 
 class StoredSimilarities(Model):

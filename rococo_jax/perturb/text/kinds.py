@@ -45,6 +45,33 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 _SYNONYMS = [{"gray", "grey"}, {"large", "big", "huge"}, {"small", "tiny", "little"}, {"old", "older", "elderly"},
          {"near", "beside"}, {"under", "below"}, {"holding", "carrying"}]  # fmt: skip
 _GROUP_OF = {word: name for name, words in ATTRIBUTES.items() for word in words}
+KINDS = ("attribute", "relation", "count", "order", "negation", "addition")
+_ADJECTIVES = ("colour", "size", "age", "material", "weather", "light", "state")
+_ADDED_ADJECTIVES = tuple(word for group in ("colour", "size", "age", "material") for word in ATTRIBUTES[group])
+# The words of a group exclude each other.
+_RELATIONS = (
+    ("on", "under", "above", "behind", "beside", "inside", "below", "outside"),
+    ("in", "behind", "beside", "above", "outside"),
+    ("near", "inside", "above", "under"),
+    ("sitting", "standing", "walking", "running", "jumping", "sleeping", "kneeling", "lying"),
+    ("sits", "stands", "walks", "runs", "jumps", "sleeps", "kneels"),
+    ("riding", "feeding", "chasing", "washing", "petting", "pulling", "pushing", "leading"),
+    ("holding", "throwing", "catching", "kicking", "dropping", "washing", "hiding"),
+    ("wearing", "holding", "folding", "washing"),
+    ("eating", "holding", "cooking", "cutting", "throwing", "washing"),
+    ("holds", "throws", "catches", "kicks", "drops", "washes", "hides"),
+    ("rides", "feeds", "chases", "washes", "pets", "pulls", "pushes"),
+)
+_COUNTS = ("two", "three", "four", "five", "six")
+ADDED_OBJECTS = tuple(
+    """
+dog cat horse bird cow bicycle car bus truck boat chair table bed lamp clock book phone laptop ball kite umbrella hat
+backpack suitcase bottle cup bowl plate knife spoon banana apple orange pizza sandwich cake flower tree bench sign
+ladder basket box towel pillow mirror guitar camera bucket fence tent
+""".split()
+)
+_NEGATED = {"is": "is not", "are": "are not", "with": "without", "has": "has no", "have": "have no"}
+_ARTICLES = ("a", "an")
 
 
 @dataclass(frozen=True)
@@ -119,35 +146,6 @@ def named_objects(captions: Sequence[str], lexicon: Lexicon) -> Counter[str]:
         nouns = (each.noun for each in find_candidates(split_words(caption), lexicon))
         objects.update({noun.singular for noun in nouns if noun.singular and lexicon.kind(noun) != "action"})
     return objects
-
-
-KINDS = ("attribute", "relation", "count", "order", "negation", "addition")
-_ADJECTIVES = ("colour", "size", "age", "material", "weather", "light", "state")
-_ADDED_ADJECTIVES = tuple(word for group in ("colour", "size", "age", "material") for word in ATTRIBUTES[group])
-# The words of a group exclude each other.
-_RELATIONS = (
-    ("on", "under", "above", "behind", "beside", "inside", "below", "outside"),
-    ("in", "behind", "beside", "above", "outside"),
-    ("near", "inside", "above", "under"),
-    ("sitting", "standing", "walking", "running", "jumping", "sleeping", "kneeling", "lying"),
-    ("sits", "stands", "walks", "runs", "jumps", "sleeps", "kneels"),
-    ("riding", "feeding", "chasing", "washing", "petting", "pulling", "pushing", "leading"),
-    ("holding", "throwing", "catching", "kicking", "dropping", "washing", "hiding"),
-    ("wearing", "holding", "folding", "washing"),
-    ("eating", "holding", "cooking", "cutting", "throwing", "washing"),
-    ("holds", "throws", "catches", "kicks", "drops", "washes", "hides"),
-    ("rides", "feeds", "chases", "washes", "pets", "pulls", "pushes"),
-)
-_COUNTS = ("two", "three", "four", "five", "six")
-ADDED_OBJECTS = tuple(
-    """
-dog cat horse bird cow bicycle car bus truck boat chair table bed lamp clock book phone laptop ball kite umbrella hat
-backpack suitcase bottle cup bowl plate knife spoon banana apple orange pizza sandwich cake flower tree bench sign
-ladder basket box towel pillow mirror guitar camera bucket fence tent
-""".split()
-)
-_NEGATED = {"is": "is not", "are": "are not", "with": "without", "has": "has no", "have": "have no"}
-_ARTICLES = ("a", "an")
 
 
 class Span(NamedTuple):
