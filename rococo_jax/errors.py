@@ -19,7 +19,8 @@ _LONGEST_LINE = 2000
 _FEW = 8
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Errors of TensorStore (ValueErrors) and safetensors contain the system's error number in their text.
-_OF_TENSORSTORE = re.compile(r"\"(?P<path>[^\"]+)\"[^\"]*\[os_error_code='(?P<number>\d+)'")
+# Its last path without backslashes: other properties, whose order differs by process, have quotes behind backslashes.
+_OF_TENSORSTORE = re.compile(r"(?<!\\)\"(?P<path>[^\"\\]+)\"(?:[^\"\\]|\\.)*\[os_error_code='(?P<number>\d+)'")
 _OF_SAFETENSORS = re.compile(r"\(os error (?P<number>\d+)\)")
 _UNUSABLE_PATH = {
     errno.EACCES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.errors import missing_library
+from rococo_jax.errors import as_input_error, missing_library
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -27,3 +27,13 @@ def test_a_missing_library_names_all_requirements_of_its_extra(extra):
     command = message.partition("pip install ")[2].replace("'", "")
     assert "source: library: found no module installed; wanted" in message
     assert sorted(command.split()) == sorted(requirements)
+
+
+@pytest.mark.parametrize("order", ["{spec}{code}", "{code}{spec}", "{code}"])
+def test_the_file_of_a_full_disk_is_found_whatever_else_tensorstore_says(order):
+    """The order of the properties at the end differs by process."""
+    code = " [os_error_code='27']"
+    spec = r""" [tensorstore_spec='{\"path\":\"/b/\",\"store_data_equal_to_fill_value\":true}']"""
+    text = 'OUT_OF_RANGE: Error writing "a" in OCDBT database at local file "/b/": Failed writing: "/b/d/f": File too large'
+    error = as_input_error(ValueError(text + order.format(spec=spec, code=code)))
+    assert str(error) == "/b/d/f: file system: found File too large; wanted room for the output"

@@ -174,8 +174,9 @@ def test_what_a_failed_read_reports_later_is_not_printed(command, world):
         [sys.executable, "-m", "rococo_jax", *words], capture_output=True, text=True, cwd=world.root, env=environment
     )
     assert ended.returncode == 2, ended.stderr
-    (line,) = [line for line in ended.stderr.splitlines() if not line.startswith(("captions.json: ", "training in"))]
-    assert re.match(r"rococo: .*: (parameters|state): found (?!Encountered).*; wanted ", line)
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith(("captions.json: ", "training in"))]
+    assert len(lines) == 1, ended.stderr
+    assert re.match(r"rococo: .*: (parameters|state): found (?!Encountered).*; wanted ", lines[0])
 
 
 def test_other_errors_that_no_code_can_catch_are_still_printed(monkeypatch):
