@@ -34,6 +34,6 @@ def test_the_file_of_a_full_disk_is_found_whatever_else_tensorstore_says(order):
     """The order of the properties at the end differs by process."""
     code = " [os_error_code='27']"
     spec = r""" [tensorstore_spec='{\"path\":\"/b/\",\"store_data_equal_to_fill_value\":true}']"""
-    text = 'OUT_OF_RANGE: Error writing "a" in OCDBT database at local file "/b/": Failed writing: "/b/d/f": File too large'
+    text = 'OUT_OF_RANGE: Error writing "a" in OCDBT database at local file "/b/": Failed writing: "/b/d/f": Too large'
     error = as_input_error(ValueError(text + order.format(spec=spec, code=code)))
     assert str(error) == "/b/d/f: file system: found File too large; wanted room for the output"

@@ -32,7 +32,7 @@ from rococo_jax.runtime import AXES
 
 T = TypeVar("T")
 Program = Callable[..., jax.Array]
-BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows *features"]]
+BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, " rows *features"]]
 
 _PREFETCHED_BATCHES = 2
 _STEPS_IN_FLIGHT = 2
@@ -212,7 +212,7 @@ def _none_if_out_of_memory(function: Callable[..., T], inputs: Sequence[Any]) ->
 
 def gather_in_order(
     name: str, kind: str, batches: Iterator[BatchFeatures], on_progress: Callable[[int], None] | None = None
-) -> Float[np.ndarray, "items *features"]:
+) -> Float[np.ndarray, " items *features"]:
     """Return all features in the order of the items.
 
     Raises InputError if there are no items; it contains the model's `name` and the `kind` of the items.

@@ -104,7 +104,7 @@ class CountedRows:
 
 
 def rows_of_outcomes(
-    outcomes: Sequence[Outcome], seen: Sequence[Bool[np.ndarray, "_"] | None] = ()
+    outcomes: Sequence[Outcome], seen: Sequence[Bool[np.ndarray, " _"] | None] = ()
 ) -> list[CountedRows]:
     """Return the rows of each outcome.
 

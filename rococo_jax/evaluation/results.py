@@ -113,7 +113,7 @@ def make_results(
     notes: Iterable[str] = (),
     chance_reason: Mapping[str, str] = types.MappingProxyType({}),
     headline: Headline | None = None,
-    seen: Sequence[Bool[np.ndarray, "_"] | None] = (),
+    seen: Sequence[Bool[np.ndarray, " _"] | None] = (),
 ) -> dict[str, Any]:
     """Return the contents of `results.json`, computed from the rows of outcomes.
 

@@ -36,7 +36,7 @@ class SeenItems(NamedTuple):
         notes: notes on all tasks.
     """
 
-    rows: Sequence[Bool[np.ndarray, "_"] | None] = ()
+    rows: Sequence[Bool[np.ndarray, " _"] | None] = ()
     counts: Mapping[str, Mapping[str, int]] = {}
     task_notes: Mapping[str, Sequence[str]] = {}
     notes: Sequence[str] = ()

@@ -76,7 +76,7 @@ def sigmoid_contrastive(pairs: Embeddings, logits: ShardedLogits = ON_ONE_DEVICE
     return (positives + negatives).mean()
 
 
-def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:
+def softmax_nll(positive: Float[Array, " items"], *negatives: Float[Array, " items"]) -> Float[Array, " items"]:
     """Compute `log(1 + sum_r e^(r - p))`, adding one negative at a time.
 
     The recursion is log(1 + x + y) = log(1 + x) + log(1 + y / (1 + x)). All its terms are positive, so that a loss of
@@ -92,14 +92,14 @@ def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items
 
 
 def mean_over_batch(
-    values: Float[Array, "items *candidates"], mask: Bool[Array, "items *candidates"]
+    values: Float[Array, " items *candidates"], mask: Bool[Array, " items *candidates"]
 ) -> Float[Array, ""]:
     """Average the values where `mask` is True over the global batch; 0 if it is False everywhere."""
     total = jnp.where(mask, values, 0.0).sum()
     return total / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
 
 
-def paired_cosines(left: Float[Array, "items width"], right: Float[Array, "items width"]) -> Float[Array, "items"]:
+def paired_cosines(left: Float[Array, "items width"], right: Float[Array, "items width"]) -> Float[Array, " items"]:
     """Multiply unit vectors row by row, in float32."""
     return (left * right).sum(-1)
 

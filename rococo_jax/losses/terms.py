@@ -57,7 +57,7 @@ class FieldEmbeddings:
     """Unit vectors of a field, one or k per pair. `valid` is False where a vector must be ignored."""
 
     vectors: Float[Array, "b *k d"]
-    valid: Bool[Array, "b *k"]
+    valid: Bool[Array, " b *k"]
 
     def flat(self) -> PairwiseSide:
         """Merge the first two axes: k vectors per pair become one list of b * k."""

@@ -43,9 +43,9 @@ class GalleryTile(NamedTuple):
     """Tile of gallery items. `index` is the item's position in the gallery; `filled` is False for padding."""
 
     embeddings: Float[Array, "size width"]
-    group: Int[Array, "size"]
-    index: Int[Array, "size"]
-    filled: Bool[Array, "size"]
+    group: Int[Array, " size"]
+    index: Int[Array, " size"]
+    filled: Bool[Array, " size"]
     altered: Bool[Array, ""]
 
 
@@ -62,13 +62,13 @@ class Counts(NamedTuple):
 class TileCounts(NamedTuple):
     """Counts of one gallery tile, whose items are either all altered or all unaltered."""
 
-    higher: Int[Array, "size"]
-    ties: Int[Array, "size"]
-    ties_after: Int[Array, "size"]
-    own_score: Float[Array, "size"]
-    own_index: Int[Array, "size"]
-    other_score: Float[Array, "size"]
-    other_index: Int[Array, "size"]
+    higher: Int[Array, " size"]
+    ties: Int[Array, " size"]
+    ties_after: Int[Array, " size"]
+    own_score: Float[Array, " size"]
+    own_index: Int[Array, " size"]
+    other_score: Float[Array, " size"]
+    other_index: Int[Array, " size"]
 
 
 def no_counts(tiles: int, size: int) -> Counts:
@@ -81,7 +81,7 @@ def no_counts(tiles: int, size: int) -> Counts:
 @functools.cache
 def compiled_step(
     mesh: jax.sharding.Mesh,
-) -> Callable[[Counts, Queries, GalleryTile, Int[Array, "tiles"]], Counts]:
+) -> Callable[[Counts, Queries, GalleryTile, Int[Array, " tiles"]], Counts]:
     """Compile `step(counts, queries, tile, work) -> counts`.
 
     `work` is SKIP, POSITIVES, FAST or GENERAL for each query tile with this gallery tile. Query tiles are sharded over
@@ -92,7 +92,7 @@ def compiled_step(
     return jax.jit(jax.shard_map(_step, mesh=mesh, **specs))
 
 
-def _step(counts: Counts, queries: Queries, tile: GalleryTile, work: Int[Array, "tiles"]) -> Counts:
+def _step(counts: Counts, queries: Queries, tile: GalleryTile, work: Int[Array, " tiles"]) -> Counts:
     return lax.map(lambda query_tile: _count_pair(*query_tile, tile), (work, counts, queries))
 
 
@@ -192,13 +192,13 @@ def _count_general(
     return jax.tree.map(lambda array: array.reshape(-1), counts_of_chunks)
 
 
-def _count(mask: Bool[Array, "queries gallery"]) -> Int[Array, "queries"]:
+def _count(mask: Bool[Array, "queries gallery"]) -> Int[Array, " queries"]:
     return jnp.sum(mask, axis=1, dtype=jnp.int32)
 
 
 def _best_of(
-    scores: Float[Array, "queries gallery"], mask: Bool[Array, "queries gallery"], index: Int[Array, "gallery"]
-) -> tuple[Float[Array, "queries"], Int[Array, "queries"]]:
+    scores: Float[Array, "queries gallery"], mask: Bool[Array, "queries gallery"], index: Int[Array, " gallery"]
+) -> tuple[Float[Array, " queries"], Int[Array, " queries"]]:
     """Return the best score under the mask and the highest index with that score; -inf and -1 if the mask is empty."""
     best = jnp.max(jnp.where(mask, scores, -jnp.inf), axis=1)
     return best, jnp.max(jnp.where(mask & (scores == best[:, None]), index[None, :], -1), axis=1)

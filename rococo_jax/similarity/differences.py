@@ -95,12 +95,12 @@ def difference_statistics(
     right: Float[np.ndarray, "right_rows right_width"] | Float[Array, "right_rows right_width"],
     wrong: Float[np.ndarray, "wrong_rows wrong_width"] | Float[Array, "wrong_rows wrong_width"],
     *,
-    query_group: Int[np.ndarray, "queries"],
-    pair_group: Int[np.ndarray, "pairs"],
-    second_group: Int[np.ndarray, "pairs"] | None = None,
-    query_rows: Int[np.ndarray, "queries"] | None = None,
-    right_rows: Int[np.ndarray, "pairs"] | None = None,
-    wrong_rows: Int[np.ndarray, "pairs"] | None = None,
+    query_group: Int[np.ndarray, " queries"],
+    pair_group: Int[np.ndarray, " pairs"],
+    second_group: Int[np.ndarray, " pairs"] | None = None,
+    query_rows: Int[np.ndarray, " queries"] | None = None,
+    right_rows: Int[np.ndarray, " pairs"] | None = None,
+    wrong_rows: Int[np.ndarray, " pairs"] | None = None,
     mesh: jax.sharding.Mesh | None = None,
     source: str = "embeddings",
 ) -> DifferenceStatistics:
@@ -147,9 +147,9 @@ def difference_statistics(
 
 
 def number_groups(
-    query_group: Int[np.ndarray, "queries"],
-    pair_group: Int[np.ndarray, "pairs"],
-    second_group: Int[np.ndarray, "pairs"] | None,
+    query_group: Int[np.ndarray, " queries"],
+    pair_group: Int[np.ndarray, " pairs"],
+    second_group: Int[np.ndarray, " pairs"] | None,
 ) -> list[np.ndarray]:
     """Replace group ids by numbers from 0. Without second groups, the second group of a pair is its own group."""
     groups = [query_group, pair_group, pair_group if second_group is None else second_group]
@@ -158,9 +158,9 @@ def number_groups(
 
 
 def count_pairs(
-    query_group: Int[np.ndarray, "queries"],
-    pair_group: Int[np.ndarray, "pairs"],
-    second_group: Int[np.ndarray, "pairs"],
+    query_group: Int[np.ndarray, " queries"],
+    pair_group: Int[np.ndarray, " pairs"],
+    second_group: Int[np.ndarray, " pairs"],
     block_size: int,
     count: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
     precision: type = np.float32,
@@ -217,9 +217,9 @@ def count_pairs(
 
 def count_twice_below(
     differences: Float[np.ndarray, "queries size"] | Float[Array, "queries size"],
-    threshold: Float[np.ndarray, "size"] | Float[Array, "size"],
+    threshold: Float[np.ndarray, " size"] | Float[Array, " size"],
     unrelated: Bool[np.ndarray, "queries size"] | Bool[Array, "queries size"],
-) -> Int[np.ndarray, "size"] | Int[Array, "size"]:
+) -> Int[np.ndarray, " size"] | Int[Array, " size"]:
     """Sum in each column, over the unrelated queries, 2 for a difference below the threshold and 1 for one equal to it.
 
     Works for arrays of NumPy and JAX. Integer sums do not depend on the order of the rows.
@@ -230,7 +230,7 @@ def count_twice_below(
 
 
 def unrelated_mask(
-    query_group: Int[np.ndarray, "queries"] | Int[Array, "queries"],
+    query_group: Int[np.ndarray, " queries"] | Int[Array, " queries"],
     related: Int[np.ndarray, "2 size"] | Int[Array, "2 size"],
 ) -> Bool[np.ndarray, "queries size"] | Bool[Array, "queries size"]:
     """Return, for each query (row) and pair (column), whether the query's group is neither of the pair's groups."""

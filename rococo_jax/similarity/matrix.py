@@ -48,11 +48,11 @@ _products = jax.jit(tile_scores)
 def rank_statistics_of_matrix(
     similarities: Float[np.ndarray, "rows columns"],
     *,
-    query_group: Int[np.ndarray, "queries"],
-    gallery_group: Int[np.ndarray, "gallery"],
-    gallery_altered: Bool[np.ndarray, "gallery"],
-    query_rows: Int[np.ndarray, "queries"] | None = None,
-    gallery_columns: Int[np.ndarray, "gallery"] | None = None,
+    query_group: Int[np.ndarray, " queries"],
+    gallery_group: Int[np.ndarray, " gallery"],
+    gallery_altered: Bool[np.ndarray, " gallery"],
+    query_rows: Int[np.ndarray, " queries"] | None = None,
+    gallery_columns: Int[np.ndarray, " gallery"] | None = None,
     source: str = "similarities",
 ) -> RankStatistics:
     """Count ranks in a matrix of similarities with one row per query, without sorting or copying it.
@@ -99,12 +99,12 @@ def rank_statistics_of_matrix(
 def difference_statistics_of_matrix(
     similarities: Float[np.ndarray, "rows columns"],
     *,
-    query_rows: Int[np.ndarray, "queries"],
-    right_columns: Int[np.ndarray, "pairs"],
-    wrong_columns: Int[np.ndarray, "pairs"],
-    query_group: Int[np.ndarray, "queries"],
-    pair_group: Int[np.ndarray, "pairs"],
-    second_group: Int[np.ndarray, "pairs"] | None = None,
+    query_rows: Int[np.ndarray, " queries"],
+    right_columns: Int[np.ndarray, " pairs"],
+    wrong_columns: Int[np.ndarray, " pairs"],
+    query_group: Int[np.ndarray, " queries"],
+    pair_group: Int[np.ndarray, " pairs"],
+    second_group: Int[np.ndarray, " pairs"] | None = None,
 ) -> DifferenceStatistics:
     """Compute `difference_statistics` from a matrix of similarities with one row per query, a few pairs at a time.
 
@@ -241,8 +241,8 @@ def score_blocks(
     queries: Float[np.ndarray, "query_rows width"],
     gallery: Float[np.ndarray, "gallery_rows width"],
     *,
-    query_rows: Int[np.ndarray, "queries"],
-    gallery_rows: Int[np.ndarray, "gallery"],
+    query_rows: Int[np.ndarray, " queries"],
+    gallery_rows: Int[np.ndarray, " gallery"],
 ) -> Iterator[tuple[slice, Float[np.ndarray, "block gallery"]]]:
     """Yield the scores of a few queries at a time with the whole gallery, with the slice of these queries.
 

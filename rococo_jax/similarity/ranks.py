@@ -55,11 +55,11 @@ def rank_statistics(
     queries: Float[np.ndarray, "query_rows width"] | Float[Array, "query_rows width"],
     gallery: Float[np.ndarray, "gallery_rows gallery_width"] | Float[Array, "gallery_rows gallery_width"],
     *,
-    query_group: Int[np.ndarray, "queries"],
-    gallery_group: Int[np.ndarray, "gallery"],
-    gallery_altered: Bool[np.ndarray, "gallery"],
-    query_rows: Int[np.ndarray, "queries"] | None = None,
-    gallery_rows: Int[np.ndarray, "gallery"] | None = None,
+    query_group: Int[np.ndarray, " queries"],
+    gallery_group: Int[np.ndarray, " gallery"],
+    gallery_altered: Bool[np.ndarray, " gallery"],
+    query_rows: Int[np.ndarray, " queries"] | None = None,
+    gallery_rows: Int[np.ndarray, " gallery"] | None = None,
     mesh: jax.sharding.Mesh | None = None,
     source: str = "embeddings",
 ) -> RankStatistics:
@@ -143,15 +143,15 @@ class Tiles:
 
     items: Int[np.ndarray, "tiles size"]
     filled: Bool[np.ndarray, "tiles size"]
-    altered: Bool[np.ndarray, "tiles"]
-    first_group: Int[np.ndarray, "tiles"]
-    last_group: Int[np.ndarray, "tiles"]
+    altered: Bool[np.ndarray, " tiles"]
+    first_group: Int[np.ndarray, " tiles"]
+    last_group: Int[np.ndarray, " tiles"]
 
     def __len__(self) -> int:
         return len(self.items)
 
 
-def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "items"], size: int) -> Tiles:
+def cut_into_tiles(group: Int[np.ndarray, " items"], altered: Bool[np.ndarray, " items"], size: int) -> Tiles:
     """Sort unaltered and altered items by group, and cut each of the two lists into tiles of `size`."""
     items_of_kinds, filled_of_kinds, altered_tiles = [], [], []
     for is_altered in (False, True):
@@ -175,7 +175,7 @@ def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "i
 class EmbeddingTable:
     """Rows of a table of embeddings (all in order by default), read tile by tile as float32 and checked."""
 
-    def __init__(self, table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, "items"] | None, source: str):
+    def __init__(self, table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, " items"] | None, source: str):
         self.table, self.rows, self.source = table, rows, source
         self.largest_norm = 0.0
 
@@ -234,7 +234,9 @@ class QueriesOnDevices:
         group: the group of each query, not negative.
     """
 
-    def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: EmbeddingTable, group: Int[np.ndarray, "queries"]):
+    def __init__(
+        self, mesh: jax.sharding.Mesh, tiles: Tiles, table: EmbeddingTable, group: Int[np.ndarray, " queries"]
+    ):
         self.mesh, self.tiles = mesh, tiles
         self.sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self.tile_count = len(tiles) + -len(tiles) % mesh.size
@@ -251,7 +253,7 @@ class QueriesOnDevices:
         """Make an array that is sharded along its first axis; `read` returns the values of an index."""
         return jax.make_array_from_callback(shape, self.sharding, read)
 
-    def shard_by_tile(self, values: Int[np.ndarray, "tiles"]) -> jax.Array:
+    def shard_by_tile(self, values: Int[np.ndarray, " tiles"]) -> jax.Array:
         """Shard one value per tile; tiles of padding get 0 (`SKIP`)."""
         padded = np.pad(values, (0, self.tile_count - len(values)))
         return self.shard(padded.shape, padded.__getitem__)
@@ -260,7 +262,7 @@ class QueriesOnDevices:
         """Copy arrays to all devices."""
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
-    def positions(self) -> Int[np.ndarray, "queries"]:
+    def positions(self) -> Int[np.ndarray, " queries"]:
         """Return the position of each query in the concatenated tiles."""
         position = np.empty(np.count_nonzero(self.tiles.filled), np.int64)
         position[self.tiles.items[self.tiles.filled]] = np.flatnonzero(self.tiles.filled)

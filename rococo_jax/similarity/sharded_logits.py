@@ -40,17 +40,17 @@ from rococo_jax.errors import InputError
 _TILE_BYTES = {"cpu": 4 * 2**20}
 _TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
 # Highest logit so far, and the sum of exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867).
-_State = tuple[Float[Array, "items"], Float[Array, "items"]]
+_State = tuple[Float[Array, " items"], Float[Array, " items"]]
 _Scale = tuple[Float[Array, ""], Float[Array, ""] | None]
-_ReduceRows = Callable[[Float[Array, "rows keys"]], Float[Array, "rows"]]
+_ReduceRows = Callable[[Float[Array, "rows keys"]], Float[Array, " rows"]]
 
 
 def sum_of_other_ids(
     embeddings: Float[Array, "items width"],
-    ids: Int[Array, "items"],
-    mask: Bool[Array, "items"],
+    ids: Int[Array, " items"],
+    mask: Bool[Array, " items"],
     axes: tuple[str, ...],
-) -> tuple[Float[Array, "items width"], Float[Array, "items"]]:
+) -> tuple[Float[Array, "items width"], Float[Array, " items"]]:
     """Return, for each row, the sum and the number of the unmasked rows with another id, over all devices.
 
     Args:
@@ -138,7 +138,7 @@ class ShardedLogits:
         *,
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
-    ) -> Float[Array, "queries"]:
+    ) -> Float[Array, " queries"]:
         """Compute `log sum_j exp(logit_scale * q_i . k_j + logit_bias)` over the keys that count for query i.
 
         Args:
@@ -159,7 +159,7 @@ class ShardedLogits:
         *,
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
-    ) -> tuple[Float[Array, "queries"], Float[Array, "keys"]]:
+    ) -> tuple[Float[Array, " queries"], Float[Array, " keys"]]:
         """Compute `log_sum_exp` of every row and of every column, from one pass over the logits."""
         return self._reduce(_log_sum_exp, queries, keys, (logit_scale, logit_bias), with_columns=True)
 
@@ -170,11 +170,11 @@ class ShardedLogits:
         *,
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
-    ) -> Float[Array, "queries"]:
+    ) -> Float[Array, " queries"]:
         """Compute `sum_j log(1 + exp(logit_scale * q_i . k_j + logit_bias))`; 0 if no key counts."""
         return self._reduce(_softplus_sum, queries, keys, (logit_scale, logit_bias), with_columns=False)[0]
 
-    def sum_of_other_ids(self, items: PairwiseSide) -> tuple[Float[Array, "items width"], Float[Array, "items"]]:
+    def sum_of_other_ids(self, items: PairwiseSide) -> tuple[Float[Array, "items width"], Float[Array, " items"]]:
         """Return, for each item, the sum and the number of the embeddings with a different id.
 
         The sum over all pairs of different ids needs no pairwise products: it is the sum of all embeddings less the sum
@@ -209,7 +209,7 @@ class ShardedLogits:
         scale: _Scale,
         *,
         with_columns: bool,
-    ) -> tuple[Float[Array, "queries"], Float[Array, "keys"] | None]:
+    ) -> tuple[Float[Array, " queries"], Float[Array, " keys"] | None]:
         """Reduce every row and, `with_columns`, compute the log-sum-exp of every column."""
         if (queries.ids is None) != (keys.ids is None):
             raise ValueError("ids of queries and keys: found one of them; wanted both or neither")
@@ -247,7 +247,7 @@ class ShardedLogits:
             return array
         return self._shard(_pad_rows(array, self.mesh.size), self._rows)
 
-    def _without_padding(self, results: Float[Array, "padded *width"], count: int) -> Float[Array, "items *width"]:
+    def _without_padding(self, results: Float[Array, " padded *width"], count: int) -> Float[Array, " items *width"]:
         """Drop the results of padding."""
         return results if len(results) == count else self._shard(results, PartitionSpec())[:count]
 
@@ -269,7 +269,7 @@ def _reduce_on_device(
     with_columns: bool,
     tile_rows: int,
     axes: tuple[str, ...],
-) -> tuple[Float[Array, "queries"], Float[Array, "keys"] | None]:
+) -> tuple[Float[Array, " queries"], Float[Array, " keys"] | None]:
     """Compute the results of this device's rows and columns. Called inside `jax.shard_map`, or with no `axes`."""
     keys = jax.tree.map(lambda array: jax.lax.all_gather(array, axes, tiled=True), keys) if axes else keys
 
@@ -302,11 +302,11 @@ def _logits(queries: PairwiseSide, keys: PairwiseSide, scale: _Scale) -> Float[A
     return jnp.where(counted, logits, -jnp.inf)
 
 
-def _softplus_sum(logits: Float[Array, "rows keys"]) -> Float[Array, "rows"]:
+def _softplus_sum(logits: Float[Array, "rows keys"]) -> Float[Array, " rows"]:
     return jax.nn.softplus(logits).sum(axis=1)
 
 
-def _log_sum_exp(logits: Float[Array, "rows keys"]) -> Float[Array, "rows"]:
+def _log_sum_exp(logits: Float[Array, "rows keys"]) -> Float[Array, " rows"]:
     return _finish(_add(_empty(len(logits)), logits, axis=1))
 
 
@@ -323,13 +323,13 @@ def _add(state: _State, logits: Float[Array, "rows columns"], axis: int) -> _Sta
     return raised, total * jnp.exp(highest - shift) + jnp.exp(logits - jnp.expand_dims(shift, axis)).sum(axis)
 
 
-def _finish(state: _State) -> Float[Array, "items"]:
+def _finish(state: _State) -> Float[Array, " items"]:
     """Return the log-sum-exp; -inf, without a gradient, if no logit counts."""
     highest, total = state
     return highest + jnp.log(jnp.where(total > 0, total, 1.0))
 
 
-def _merge_at_owner(columns: Float[Array, "keys"], axes: tuple[str, ...]) -> Float[Array, "own_keys"]:
+def _merge_at_owner(columns: Float[Array, " keys"], axes: tuple[str, ...]) -> Float[Array, " own_keys"]:
     """Send each column's log-sum-exp over this device's rows to its owner, who merges those of all devices."""
     if not axes:
         return columns

@@ -84,45 +84,45 @@ class RankStatistics(Columns):
         best_indices: gallery index of that item, the highest index in case of ties; -1 if there is no such item.
     """
 
-    higher: Int[np.ndarray, "queries"]
-    ties: Int[np.ndarray, "queries"]
-    ties_after: Int[np.ndarray, "queries"]
+    higher: Int[np.ndarray, " queries"]
+    ties: Int[np.ndarray, " queries"]
+    ties_after: Int[np.ndarray, " queries"]
     best_scores: Float[np.ndarray, "queries 4"]
     best_indices: Int[np.ndarray, "queries 4"]
 
     @property
-    def positive_score(self) -> Float[np.ndarray, "queries"]:
+    def positive_score(self) -> Float[np.ndarray, " queries"]:
         """Score of the best own original, `s_pos`."""
         return self.best_scores[:, OWN_ORIGINAL]
 
     @property
-    def positive_index(self) -> Int[np.ndarray, "queries"]:
+    def positive_index(self) -> Int[np.ndarray, " queries"]:
         """Gallery index of the best own original."""
         return self.best_indices[:, OWN_ORIGINAL]
 
     @property
-    def rank_optimistic(self) -> Int[np.ndarray, "queries"]:
+    def rank_optimistic(self) -> Int[np.ndarray, " queries"]:
         """1 + #(s > s_pos) over distractors; 1 is best."""
         return 1 + self.higher
 
     @property
-    def rank_pessimistic(self) -> Int[np.ndarray, "queries"]:
+    def rank_pessimistic(self) -> Int[np.ndarray, " queries"]:
         """1 + #(s >= s_pos) over distractors."""
         return 1 + self.higher + self.ties
 
     @property
-    def rank_published(self) -> Int[np.ndarray, "queries"]:
+    def rank_published(self) -> Int[np.ndarray, " queries"]:
         """Rank by a stable ascending argsort, reversed: among equals the higher gallery index comes first."""
         return 1 + self.higher + self.ties_after
 
     @property
-    def top_kind_published(self) -> Int[np.ndarray, "queries"]:
+    def top_kind_published(self) -> Int[np.ndarray, " queries"]:
         """Kind of the top item (index in `KINDS`); among equals the higher gallery index comes first."""
         on_top = self.best_scores == self.best_scores.max(axis=1, keepdims=True)
         return np.where(on_top, self.best_indices, -1).argmax(axis=1)
 
     @property
-    def top_kind_against_the_model(self) -> Int[np.ndarray, "queries"]:
+    def top_kind_against_the_model(self) -> Int[np.ndarray, " queries"]:
         """Kind of the top item if the model loses ties: other altered, own altered, other, then own."""
         order = np.array([OTHER_ALTERED, OWN_ALTERED, OTHER_ORIGINAL, OWN_ORIGINAL])
         return order[self.best_scores[:, order].argmax(axis=1)]
@@ -142,8 +142,8 @@ def ranks_before(
 
 
 def same_group_pairs(
-    query_group: Int[np.ndarray, "queries"], gallery_group: Int[np.ndarray, "gallery"]
-) -> tuple[Int[np.ndarray, "pairs"], Int[np.ndarray, "pairs"]]:
+    query_group: Int[np.ndarray, " queries"], gallery_group: Int[np.ndarray, " gallery"]
+) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
     """List all pairs (query, gallery item) of the same group, ordered by query, then by gallery index.
 
     >>> same_group_pairs(np.array([7, 3]), np.array([3, 7, 7]))
@@ -159,9 +159,9 @@ def same_group_pairs(
 
 
 def check_groups(
-    query_group: Int[np.ndarray, "queries"],
-    gallery_group: Int[np.ndarray, "gallery"],
-    gallery_altered: Bool[np.ndarray, "gallery"],
+    query_group: Int[np.ndarray, " queries"],
+    gallery_group: Int[np.ndarray, " gallery"],
+    gallery_altered: Bool[np.ndarray, " gallery"],
     source: str,
 ) -> None:
     """Raise InputError if there are no queries, or a query's group has no unaltered gallery item."""

@@ -49,7 +49,7 @@ class OptionTask(Task):
         """Number of questions, and of their options."""
         return len(self.ids), int(self.option_counts.sum())
 
-    def score_logits(self, logits: Sequence[Float[np.ndarray, "_"]]) -> "OptionOutcome":
+    def score_logits(self, logits: Sequence[Float[np.ndarray, " _"]]) -> "OptionOutcome":
         """Compute probabilities from the logits of the options of each question, in the order of `options`."""
         counts, numbers = self.option_counts, np.concatenate(logits)
         starts = np.cumsum(counts) - counts

@@ -52,7 +52,7 @@ class Question:
 
 
 # The logits of each question's options, in the order of `Question.options`.
-Answers = Mapping[Question, Float[np.ndarray, "_"]]
+Answers = Mapping[Question, Float[np.ndarray, " _"]]
 
 
 def score_questions(

@@ -68,7 +68,7 @@ class Features:
 
     images: Float[np.ndarray, "images f"]
     texts: Float[np.ndarray, "captions g"]
-    first: Int[np.ndarray, "images_and_one"]
+    first: Int[np.ndarray, " images_and_one"]
     pools: dict[str, Pool]
     resized: Float[np.ndarray, "images f"] | None
     left_out: int
