@@ -12,6 +12,7 @@
 import ast
 import functools
 import graphlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,30 @@ def test_no_circle_of_files():
 def test_no_file_is_too_long():
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: count for name, count in lines.items() if count > 400} == {}
+
+
+@functools.cache
+def names_in(module: str) -> set[str]:
+    """What a module defines or imports, and the modules below it."""
+    found = {name.removeprefix(f"{module}.") for name in MODULES if name.rpartition(".")[0] == module}
+    for node in ast.walk(trees()[module]):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            found |= {name.asname or name.name for name in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_every_name_that_a_script_imports_is_there():
+    """Of scripts that no test runs: a name that had moved broke an experiment unseen."""
+    folders = [CHECKOUT / name for name in ("experiments", "perf", "tools", "launch", "configs")]
+    for path in itertools.chain.from_iterable(folder.rglob("*.py") for folder in folders):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
+                missing = {name.name for name in node.names} - names_in(node.module)
+                assert not missing, f"{path}:{node.lineno}: {missing}"
 
 
 def test_all_code_of_an_embedding_is_part_of_its_cache_key():
