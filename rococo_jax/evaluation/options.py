@@ -92,7 +92,7 @@ class ModelOptions(CheckpointOptions):
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
     by: Literal["vectors", "pairs"] | None = None
-    candidates: Annotated[str | None, Option("MODEL")] = None
+    candidates: Annotated[str | None, Option("MODEL", excludes=("by=vectors",))] = None
     query_prompt: Annotated[str | None, Option("TEXT")] = None
     document_prompt: Annotated[str | None, Option("TEXT")] = None
 
