@@ -196,7 +196,7 @@ def programs_of_a_file(request):
     yield
     if memory.resident_gb() > PROGRAMS_GB:
         jax.clear_caches()
-    memory.end_file()
+        memory.give_back()
 
 
 @pytest.fixture

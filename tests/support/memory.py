@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import gc
-import itertools
 import math
 import resource
 import sys
@@ -25,8 +24,6 @@ sys.modules.setdefault("triton", None)
 # Tracing makes and drops a million small objects. To look for circles among them at every 700th takes 5 to 10 % of it.
 gc.set_threshold(50_000, 20, 10)
 
-_files = itertools.count(1)
-
 
 def resident_gb() -> float:
     """Return the memory of this process in GB; infinity where the system has no `/proc`."""
@@ -44,15 +41,9 @@ def begin_test() -> None:
     gc.freeze()
 
 
-def end_file() -> None:
-    """Call `give_back`; every tenth time also free objects that are left out of collections, which takes a second."""
-    if next(_files) % 10 == 0:
-        gc.unfreeze()
-    give_back()
-
-
 def give_back() -> None:
-    """Free what nothing refers to, and return it to the system."""
+    """Free what nothing refers to, and return it to the system; takes up to a second."""
+    gc.unfreeze()
     gc.collect()
     with contextlib.suppress(AttributeError):
         _libc.malloc_trim(0)
