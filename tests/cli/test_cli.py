@@ -221,6 +221,7 @@ def test_the_help_names_every_corruption():
     assert sorted(re.findall(r"\w+", listed)) == sorted(CORRUPTIONS)
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_gets_no_traceback():
     command = f"{sys.executable} -m rococo_jax benchmarks | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)

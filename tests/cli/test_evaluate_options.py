@@ -96,6 +96,7 @@ def test_bad_options_are_one_line(data, tmp_path, refusal, options, said):
     assert said in refusal(*command(data, tmp_path / "out", *options)).splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there_is_one_line(data, tmp_path):
     words = command(data, tmp_path / "out", "--device", "tpu")
     done = subprocess.run([sys.executable, "-m", "rococo_jax", *words], capture_output=True, text=True)

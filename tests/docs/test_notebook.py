@@ -88,6 +88,7 @@ def test_every_cell_of_the_notebook_runs_in_a_kernel(tmp_path):
     assert (tmp_path / "quickstart" / "sc-vc-2-steps" / "model" / "model.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_cells_of_the_quickstart_fit_together(tmp_path, run_cells):
     """Made results stand for all evaluations, and nothing is trained: the thorough sibling does both."""
     results = json.loads((make_run(tmp_path / "made", "made", 1.0) / "results.json").read_text())

@@ -18,6 +18,8 @@ from tests.support.world import noise, write_pictures
 
 SIZES = (24, 32, 48)
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
