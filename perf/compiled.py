@@ -5,9 +5,9 @@
     python perf/compiled.py jimm --source GIT_DIRECTORY
     python perf/compiled.py images --dtype float32                                       another program of this project
 
-Needs libtpu beside jaxlib. Steps train a SigLIP B/16 in bfloat16 (224 pixels, 64 tokens, sigmoid loss, AdamW); other
-programs run a CLIP B/16. All numbers are of one device and one run, read from the compiled program, with each loop as
-often as it runs, and of a conditional the branch that does most:
+Needs libtpu beside jaxlib, or JAX's plugin for CUDA. Steps train a SigLIP B/16 in bfloat16 (224 pixels, 64 tokens,
+sigmoid loss, AdamW); other programs run a CLIP B/16. All numbers are of one device and one run, read from the compiled
+program, with each loop as often as it runs, and of a conditional the branch that does most:
 
     tflop        of matrix products and convolutions, in passes of bfloat16: a float32 product at the highest precision
                  has six of them, at `high` three
@@ -42,7 +42,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from program_costs import Costs
 from run_all import clip_spec
@@ -53,7 +52,7 @@ from rococo_jax.encoders import programs
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.runtime import AXES, device_array
-from rococo_jax.training.plan import asynchronous_collectives, collectives_of
+from rococo_jax.training.plan import asynchronous_collectives, collectives_of, topology_devices
 
 # libtpu reads them when it is loaded.
 for variable, value in _LIBTPU_WITHOUT_CHIPS.items():
@@ -63,23 +62,24 @@ TOKENS, VOCABULARY, SIDE, END_OF_TEXT = 64, 32_000, 224, 49_407
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Published peaks of a chip, per second: bfloat16 operations and bytes of its memory.
-
-    A vector unit has 8 x 128 lanes. `vector` lets each start four operations a cycle, which is an upper bound; the
-    cycle follows from the matrix units (v5e: four of 128 x 128, v6e: two of 256 x 256).
-    """
+    """Published peaks of a chip, per second: products in bfloat16, bytes of its memory, and other operations."""
 
     products: float
     memory: float
-    matrix_cells: int
-
-    @property
-    def vector(self) -> float:
-        return self.products / (2 * self.matrix_cells) * 8 * 128 * 4
+    vector: float
 
 
-# https://cloud.google.com/tpu/docs/v5e and .../v6e
-CHIPS = {"v5e": Chip(197e12, 819e9, 4 * 128**2), "v6e": Chip(918e12, 1638e9, 2 * 256**2)}
+def _tpu(products: float, memory: float, matrix_cells: int) -> Chip:
+    """Return a TPU whose 8 x 128 vector lanes start four operations a cycle, an upper bound.
+
+    The cycle follows from the matrix units (v5e: four of 128 x 128, v6e: two of 256 x 256).
+    """
+    return Chip(products, memory, products / (2 * matrix_cells) * 8 * 128 * 4)
+
+
+# https://cloud.google.com/tpu/docs/v5e and .../v6e; NVIDIA H100 data sheet, SXM: bfloat16 without sparsity, float32.
+CHIPS = {"v5e": _tpu(197e12, 819e9, 4 * 128**2), "v6e": _tpu(918e12, 1638e9, 2 * 256**2),
+         "h100": Chip(989e12, 3350e9, 67e12)}  # fmt: skip
 
 
 def siglip(layers: int, width: int = 768) -> ModelSpec:
@@ -363,7 +363,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("--source", help="git directory of big_vision or jimm")
-    parser.add_argument("--topology", default="v5e:2x2", help="as v5e:4x4, v6e:2x2")
+    parser.add_argument("--topology", default="v5e:2x2", help="as v5e:4x4, v6e:2x2, h100:8")
     parser.add_argument("--pairs", type=int, default=128, help="pairs a device (default: 128)")
     parser.add_argument("--layers", type=int, default=12, help="layers of both towers (default: 12)")
     parser.add_argument("--width", type=int, default=768, help="of the image tower of `step` (default: 768)")
@@ -377,9 +377,10 @@ def main() -> None:
     parser.add_argument("--options", default="", help="compiler options, NAME=VALUE,...")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the program, print the arrays that move most")
     arguments = parser.parse_args()
-    devices = list(topologies.get_topology_desc(arguments.topology, "tpu").devices)
-    mesh = Mesh(device_array(devices, arguments.fsdp), AXES)
+    jax.config.update("jax_platforms", "cpu")  # only compilers are needed, so no device is started
+    mesh = Mesh(device_array(topology_devices(arguments.topology), arguments.fsdp), AXES)
     options = dict(option.split("=") for option in arguments.options.split(",") if option)
+    options = {name: {"true": True, "false": False}.get(value, value) for name, value in options.items()}
     compiled = PROGRAMS[arguments.program](arguments, mesh).compile(compiler_options=options or None)
     print(json.dumps(numbers_of(compiled, CHIPS[arguments.topology.partition(":")[0]], arguments)))
 

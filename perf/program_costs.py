@@ -1,4 +1,4 @@
-"""Count what a compiled program computes and moves, from its text (`compiled.as_text()`), as XLA writes it for TPUs."""
+"""Count what a compiled program computes and moves, from its text (`compiled.as_text()`) for TPUs and GPUs."""
 
 import dataclasses
 import math
@@ -190,6 +190,18 @@ class Costs:
             left = _lengths(self.by_name[each.operands[0]].shape)
             products = math.prod(_lengths(each.shape)) * math.prod(left[int(axis)] for axis in axes.split(",") if axis)
             return 2 * self._passes(each) * products
+        if '"__cublas$' in each.attributes:
+            axes = re.search(r'"lhs_contracting_dimensions": *\[(.*?)\]', each.attributes)[1]
+            left = _lengths(self.by_name[each.operands[0]].shape)
+            depth = math.prod(left[int(axis)] for axis in re.findall(r"\d+", axes))
+            return 2 * math.prod(_lengths(each.shape)) * depth
+        if attention := re.search(r'"__cudnn\$fmhaSoftmax(Backward)?"', each.attributes):
+            # Forward two products of the size of the logits; backward the first of them again, and two for each.
+            dimensions = re.search(r'"intermediate_tensor_shape": *\{[^{]*?"dimensions": *\[(.*?)\]', each.attributes)[
+                1
+            ]
+            logits = math.prod(int(length) for length in re.findall(r"\d+", dimensions))
+            return 2 * (5 if attention[1] else 2) * logits * _lengths(self.by_name[each.operands[0]].shape)[-1]
         if each.opcode != "convolution":
             return 0
         labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", each.attributes)

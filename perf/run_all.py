@@ -116,6 +116,7 @@ _FUSION = (
     "xla_tpu_enable_async_collective_fusion=true,xla_tpu_enable_async_collective_fusion_fuse_all_reduce=true,"
     "xla_tpu_enable_async_collective_fusion_multiple_steps=true"
 )
+_CUBLAS = "xla_gpu_enable_triton_gemm=false"
 # Programs for chips that need not be here; a compilation takes minutes.
 COMPILED = {
     "ranks": Measurement("compiled.py ranks"),
@@ -127,27 +128,33 @@ COMPILED = {
     "gradients_float32": Measurement("compiled.py gradients"),
     "gradients_bfloat16": Measurement("compiled.py gradients --gradient-dtype bfloat16"),
     **{f"corruption_{kind}": Measurement(f"compiled.py corruption --kind {kind}") for kind in _CORRUPTIONS},
-    # An image tower of three billion parameters.
-    "step_3b": Measurement("compiled.py step --topology v5e:4x4 --width 2560 --layers 38 --fsdp 16 --pairs 32"),
-    "flags_fusion": Measurement(f"compiled.py step --options xla_enable_async_all_reduce=true,{_FUSION}"),
     "step_sc_vc_grounding": Measurement("compiled.py step --losses sc,vc,grounding --pairs 64"),
     "big_vision_128": Measurement("compiled.py big_vision --source {peers}/big_vision"),
     "step_512": Measurement("compiled.py step --pairs 512"),
+    # An image tower of three billion parameters.
+    "step_3b": Measurement("compiled.py step --topology v5e:4x4 --width 2560 --layers 38 --fsdp 16 --pairs 32"),
     "images_high": Measurement("compiled.py images --dtype float32"),
     "texts_high": Measurement("compiled.py texts --dtype float32"),
-    "big_vision_512": Measurement("compiled.py big_vision --pairs 512 --source {peers}/big_vision"),
+    "step_16_chips": Measurement("compiled.py step --topology v5e:4x4"),
     "step_v6e": Measurement("compiled.py step --topology v6e:2x2"),
+    "big_vision_512": Measurement("compiled.py big_vision --pairs 512 --source {peers}/big_vision"),
+    "big_vision_16_chips": Measurement("compiled.py big_vision --topology v5e:4x4 --source {peers}/big_vision"),
+    "big_vision_v6e": Measurement("compiled.py big_vision --topology v6e:2x2 --source {peers}/big_vision"),
+    # Without XLA's own kernels for products, of which one cannot be compiled for big_vision.
+    "step_h100": Measurement(f"compiled.py step --topology h100:8 --options {_CUBLAS}"),
+    "big_vision_h100": Measurement(
+        f"compiled.py big_vision --topology h100:8 --options {_CUBLAS} --source {{peers}}/big_vision"
+    ),
+    # jimm recomputes nothing.
+    "jimm_32": Measurement("compiled.py jimm --pairs 32 --source {peers}/jimm"),
+    "step_32_none": Measurement("compiled.py step --pairs 32 --remat none"),
+    "flags_asynchronous": Measurement("compiled.py step --options xla_enable_async_all_reduce=true"),
+    "flags_fusion": Measurement(f"compiled.py step --options xla_enable_async_all_reduce=true,{_FUSION}"),
     "flags_data_parallel": Measurement(
         "compiled.py step --options xla_tpu_enable_data_parallel_all_reduce_opt=true,"
         "xla_tpu_data_parallel_opt_different_sized_ops=true"
     ),
     "flags_vmem": Measurement("compiled.py step --options xla_tpu_scoped_vmem_limit_kib=98304"),
-    "step_16_chips": Measurement("compiled.py step --topology v5e:4x4"),
-    "flags_asynchronous": Measurement("compiled.py step --options xla_enable_async_all_reduce=true"),
-    "big_vision_16_chips": Measurement("compiled.py big_vision --topology v5e:4x4 --source {peers}/big_vision"),
-    "big_vision_v6e": Measurement("compiled.py big_vision --topology v6e:2x2 --source {peers}/big_vision"),
-    "jimm_32": Measurement("compiled.py jimm --pairs 32 --source {peers}/jimm"),
-    "step_32_none": Measurement("compiled.py step --pairs 32 --remat none"),
 }
 DEVICES = {"cpu": ON_CPU, "accelerator": ON_ACCELERATOR, "compiled": COMPILED}
 # Patch size, then width, layers and heads of the image tower, width, layers and heads of the text tower, dimensions.

@@ -167,6 +167,8 @@ _STEPS = {
     "big_vision_16_chips": "big_vision, v5e:4x4, 128 pairs",
     "step_v6e": "rococo, v6e:2x2, 128 pairs",
     "big_vision_v6e": "big_vision, v6e:2x2, 128 pairs",
+    "step_h100": "rococo, 8 H100, 128 pairs",
+    "big_vision_h100": "big_vision, 8 H100, 128 pairs",
     "flags_asynchronous": "rococo, asynchronous all-reduces requested",
     "flags_fusion": "rococo, all-reduces fused with products requested",
     "flags_data_parallel": "rococo, pipelined all-reduces requested",

@@ -51,7 +51,7 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
     Raises:
         InputError: there is no such topology or no compiler for it, or the step does not fit.
     """
-    devices = _topology_devices(topology) if topology else jax.devices()
+    devices = topology_devices(topology) if topology else jax.devices()
     check_batch(config, len(devices))
     mesh = Mesh(device_array(devices, config.fsdp), AXES)
     encoder = starting_encoder(config, make_mesh(jax.local_devices()[:1]))
@@ -241,7 +241,11 @@ def _gpus_in(topology: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _topology_devices(topology: str) -> list[Any]:
+def topology_devices(topology: str) -> list[Any]:
+    """Return the devices of a topology that need not be here, such as `v5e:4x4` or `h100:8`.
+
+    Raises InputError: the compiler for them is not installed, or does not know the topology.
+    """
     gpus = _gpus_in(topology)
     options = {}
     if gpus:
