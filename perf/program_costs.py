@@ -151,31 +151,39 @@ class Costs:
     def _read(self, operand: str, inner: list[Instruction], parameter: Instruction | None) -> float:
         """Return what an instruction reads of an operand: of a fusion that only slices it, the slices."""
         size = sum(_sizes(self.by_name[operand].shape))
-        if parameter is None or not size:
-            return size
-        users = [each for each in inner if parameter.name in each.operands]
-        while users and all(each.opcode in ("bitcast", "reshape") for each in users):
-            names = {each.name for each in users}
-            users = [each for each in inner if names & set(each.operands)]
-        if users and all(each.opcode in _SLICES for each in users):
-            return min(size, sum(_all_bytes(each.shape) for each in users))
-        if users and all(each.opcode == "dynamic-update-slice" for each in users):
-            return 0  # updated in place
-        return size
+        return size if parameter is None else min(size, self._used(parameter.name, inner))
+
+    def _used(self, name: str, inner: list[Instruction]) -> float:
+        """Return the bytes of a value that a fusion uses: infinity if not only slices of it, in nested fusions too."""
+        used = 0.0
+        for each in (each for each in inner if name in each.operands):
+            if each.opcode in ("bitcast", "reshape"):
+                used += self._used(each.name, inner)
+            elif each.opcode in _SLICES and each.operands.index(name) == 0:
+                used += _all_bytes(each.shape)
+            elif each.opcode == "fusion":
+                nested = self.computations[each.called("calls")]
+                places = [place for place, operand in enumerate(each.operands) if operand == name]
+                inside = [each for each in nested if each.opcode == "parameter" and int(each.literal) in places]
+                used += sum(self._used(parameter.name, nested) for parameter in inside)
+            elif each.opcode != "dynamic-update-slice" or each.operands.index(name) != 0:
+                return math.inf  # updated in place, it is not read
+        return used
 
     def _written(self, each: Instruction, inner: list[Instruction]) -> list[float]:
         """Return what a fusion writes of each result: of an array that it updates in place, the update."""
         root = next(i for i in inner if i.is_root)
-        by_name = {i.name: i for i in inner}
-        results = [by_name[name] for name in root.operands] if root.opcode == "tuple" else [root]
+        results = [self.by_name[name] for name in root.operands] if root.opcode == "tuple" else [root]
         sizes = _sizes(each.shape)
         written = sizes.copy()
         for place, (size, result) in enumerate(zip(sizes, results, strict=False)):
-            while result.opcode in ("bitcast", "reshape") and result.operands[0] in by_name:
-                result = by_name[result.operands[0]]
-            is_update = size and result.opcode == "dynamic-update-slice"
-            if is_update:
-                written[place] = _all_bytes(by_name[result.operands[1]].shape)
+            while result.opcode in ("bitcast", "reshape", "fusion"):
+                inside = self._root(result.called("calls")) if result.opcode == "fusion" else None
+                if inside is not None and inside.opcode == "tuple":
+                    break
+                result = inside or self.by_name[result.operands[0]]
+            if size and result.opcode == "dynamic-update-slice":
+                written[place] = min(size, _all_bytes(self.by_name[result.operands[1]].shape))
         return written
 
     def _passes(self, each: Instruction) -> int:
