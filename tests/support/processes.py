@@ -108,7 +108,9 @@ def run_lines(
         before: lines that run before joining.
     """
     program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
-    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n" + before
+    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n"
+    # Three times this long a process waits for the others' errors, and process 0 for those who ask for its own.
+    program += f"from rococo_jax import process_group\nprocess_group._POLL_SECONDS = 0.2\n{before}"
     program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n"
     program += textwrap.indent(lines, "    ")
     return _run_all(program, processes, timeout, frozen)
