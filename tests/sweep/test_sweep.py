@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 from html import unescape
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -49,6 +50,15 @@ from tests.support.world import noise, write_world
 IMAGES = 24
 ABLATIONS = CHECKOUT / "configs" / "ablations"
 SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+    """Runs and evaluations take all devices: here one, since no point of a sweep knows how many there are."""
+    devices = jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices)
+        yield
 
 
 @pytest.fixture(scope="module")
