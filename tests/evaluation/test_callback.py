@@ -39,7 +39,7 @@ def data(tmp_path_factory) -> Path:
             item = {"id": name, "images": [{"file": name}], "texts": [text, f"{text} q"], "match": [[0, 0]]}
             item["part"] = ("few", "many")[number > 2]
             file.write(json.dumps(item) + "\n")
-    settings = {"steps": 2, "batch_size": 8, "fsdp": 4, "checkpoint__keep": 9, "log__every": 50}
+    settings = {"steps": 2, "batch_size": 8, "fsdp": 2, "checkpoint__keep": 9, "log__every": 50}
     settings |= {"eval__data": str(folder), "eval__benchmarks": BENCHMARKS, "eval__every": 1, "eval__templates": "1"}
     settings |= {"eval__out_images": f"noise={folder}/noise", "eval__mixed_galleries": "mix_0.9", "eval__seeds": "1,10"}
     write_config_file(folder, **settings)
@@ -60,8 +60,9 @@ def figures_of(results: dict) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data, small_shards, tmp_path):
-    run = tmp_path / "run"
+def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data, small_shards, tmp_path, monkeypatch):
+    run, devices = tmp_path / "run", jax.devices()[:2]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
     assert main(["train", "--config", str(data / "config.py"), "--workdir", str(run), "--quiet"]) == 0
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
