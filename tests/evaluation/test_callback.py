@@ -13,6 +13,7 @@ from rococo_jax.encoders import load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
+from tests.support.devices import all_devices_are
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import write_config_file
 from tests.support.world import noise, write_pictures, write_world
@@ -60,15 +61,16 @@ def figures_of(results: dict) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data, small_shards, tmp_path, monkeypatch):
-    run, devices = tmp_path / "run", jax.devices()[:2]
-    monkeypatch.setattr(jax, "devices", lambda: devices)
-    assert main(["train", "--config", str(data / "config.py"), "--workdir", str(run), "--quiet"]) == 0
+def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data, small_shards, tmp_path):
+    run = tmp_path / "run"
+    with all_devices_are(2):
+        assert main(["train", "--config", str(data / "config.py"), "--workdir", str(run), "--quiet"]) == 0
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     asked = f"--data {data} --benchmarks {BENCHMARKS} --out-images noise={data}/noise --templates 1 --seeds 1,10"
     asked += f" --mixed-galleries mix_0.9 --no-cache --no-report --quiet --out {tmp_path}"
-    assert main(["evaluate", f"first={run}/checkpoints/1", f"last={run}/model", *asked.split()]) == 0
+    with all_devices_are(2):
+        assert main(["evaluate", f"first={run}/checkpoints/1", f"last={run}/model", *asked.split()]) == 0
     for line, name in zip(lines, ("first", "last"), strict=True):
         # The model tells its training images, whose absence makes further variants; the run does not ask.
         results = json.loads((tmp_path / name / "results.json").read_text())

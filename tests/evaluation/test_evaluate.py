@@ -150,11 +150,13 @@ KILLED = """
 from pathlib import Path
 import os, signal
 from rococo_jax.cli.main import main
+from tests.support.devices import all_devices_are
 from tests.support.kills import watched
 def kill(operation):
     if len([*Path({cache!r}).rglob("*.npy")]) >= 2:
         os.kill(os.getpid(), signal.SIGKILL)
-watched(Path({cache!r}), kill, lambda: main({words!r}))
+with all_devices_are(2):
+    watched(Path({cache!r}), kill, lambda: main({words!r}))
 """
 
 

@@ -11,7 +11,6 @@ import xml.etree.ElementTree
 from html import unescape
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -37,6 +36,7 @@ from rococo_jax.sweep.tables import csv_rows, differences_of, scaled_keys, sweep
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import run_training
 from tests.report.test_kinds import choice_run
+from tests.support.devices import all_devices_are
 from tests.support.kills import Killed, watched
 from tests.support.made_runs import make_run
 from tests.support.models import change_json
@@ -55,9 +55,7 @@ SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
 @pytest.fixture(scope="module", autouse=True)
 def one_device():
     """Runs and evaluations take all devices: here one, since no point of a sweep knows how many there are."""
-    devices = jax.devices()[:1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "devices", lambda: devices)
+    with all_devices_are(1):
         yield
 
 
