@@ -88,6 +88,7 @@ def bytes_kept(config, spec, rows: int) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 
+@pytest.mark.slow
 def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisation():
     layers, tokens, width = 12, 14 * 14 + 1, 768
     vision = dataclasses.replace(
