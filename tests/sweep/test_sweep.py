@@ -53,9 +53,9 @@ SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_device():
-    """Runs and evaluations take all devices: here one, since no point of a sweep knows how many there are."""
-    with all_devices_are(1):
+def two_devices():
+    """Runs and evaluations take all devices: here two, which compile and run sooner than eight."""
+    with all_devices_are(2):
         yield
 
 
@@ -280,7 +280,7 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_two_processes_sweep_as_one(data, swept, tmp_path):
-    """Sweep points one after another on all hosts, with the table of one process of eight devices."""
+    """Sweep points one after another on all hosts, with the table of one process of two devices."""
     said = run_command_together(command_of(data, tmp_path, "--no-cache", "--over", "batch_size=16"), 2)
     assert journal(tmp_path) == [(f"batch_size_16-{s}", event) for s in (0, 1) for event in ("trained", "evaluated")]
     assert said.count("table: ") == 1 and "by 2 processes" in said
@@ -491,7 +491,7 @@ def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data
         (["--over", "batch_size=8", "--over", "batch_size=16"], "batch_size twice"),
         (["--over", "batch_size=8,many"], "a whole number"),
         (["--over", "losses.sc.scope=local,all"], "'local' or 'global'"),
-        (["--over", "batch_size=8,12"], "a multiple of 8"),
+        (["--over", "batch_size=8,3"], "a multiple of 2"),
         (["--over", "batch_size=8,40"], "the 96 samples (6 steps of 16)"),
         (["--over", "seed=0,1"], "wanted --seeds: the table has means over seeds"),
         (["--over", "batch_size=8", "--over", "seed=0,1"], "key: found 'seed'; wanted --seeds"),
