@@ -21,6 +21,7 @@ from tests.support.threads import Threads
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import write_world
 
+pytestmark = pytest.mark.quick  # one process and several compile alike
 # More than one part of the embedding cache, so that there is work to share.
 IMAGES, IMAGES_PER_RUN, TEXTS_PER_PART = 24, 16, 64
 TIMEOUT = 40
