@@ -30,7 +30,7 @@ pytestmark = pytest.mark.quick
 
 SHAPE = (6, 4, 4, 3)
 # Steps and restarts of attacks, each a prefix of the next.
-RUNS = ((2, 1), (4, 1), (4, 2))
+RUNS = ((1, 1), (2, 1), (2, 2))
 
 
 def norm_of(change, norm):
@@ -111,7 +111,9 @@ def model():
 @pytest.fixture(scope="module")
 def run(model, paths):
     def records(budgets, **settings):
-        groups = list(PixelAttacker(model, ITEMS, paths, PixelAttack(budgets, **settings)).run())
+        attacker = PixelAttacker(model, ITEMS, paths, PixelAttack(budgets, **settings))
+        attacker.group = len(ITEMS)  # nothing to pad
+        groups = list(attacker.run())
         return [record for group, _ in groups for record in group], [image for _, images in groups for image in images]
 
     return records
@@ -137,7 +139,7 @@ def test_success_is_monotone_in_radius_steps_and_restarts(run, norm):
 
 @pytest.mark.slow
 def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
-    records, images = run((2 / 255, 8 / 255), steps=10)
+    records, images = run((2 / 255, 8 / 255), steps=4)
     attacker = PixelAttacker(model, ITEMS, paths, PixelAttack((8 / 255,)))
     margins = attacker.margins(images)
     for record, margin, image, path in zip(records, margins, images, paths, strict=True):
@@ -151,7 +153,7 @@ def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [pytest.param("ce", marks=pytest.mark.thorough), "dlr"])
 def test_other_losses_fool_as_well(run, loss):
-    by_loss, by_margin = (run((8 / 255,), steps=6, loss=name)[0] for name in (loss, "margin"))
+    by_loss, by_margin = (run((8 / 255,), steps=3, loss=name)[0] for name in (loss, "margin"))
     right = sum(record["right"] for record in by_margin)
     fooled = [sum(record["smallest"] is not None for record in records) for records in (by_loss, by_margin)]
     assert fooled[0] >= fooled[1] - 1 and fooled[1] >= right - 1
