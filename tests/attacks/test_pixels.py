@@ -43,7 +43,14 @@ def original():
     return jnp.asarray(np.random.default_rng(0).integers(60, 190, SHAPE).astype(np.float32))
 
 
-@pytest.mark.parametrize(("norm", "radius"), [("linf", 2.0), ("linf", 2.7), ("l2", 3.0), ("l2", 40.0), ("l2", 1.2)])
+@pytest.mark.parametrize(
+    ("norm", "radius"),
+    [
+        ("linf", 2.7),
+        ("l2", 3.0),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("linf", 2.0), ("l2", 40.0), ("l2", 1.2))),
+    ],
+)
 def test_8_bit_images_are_whole_and_inside_the_ball(original, norm, radius):
     start = random_start(jax.random.split(jax.random.key(0), len(original)), original, jnp.float32(radius), norm)
     image = np.asarray(to_8_bits(start, original, jnp.float32(radius), norm))
@@ -66,7 +73,7 @@ def attack(embed, target, original, radius, norm, steps=100, rounds=False):
     return best, found
 
 
-@pytest.mark.parametrize(("norm", "radius"), [("linf", 3.0), ("l2", 10.0)])
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 3.0), pytest.param("l2", 10.0, marks=pytest.mark.slow)])
 def test_apgd_reaches_the_optimum_of_a_linear_model(original, norm, radius):
     generator = np.random.default_rng(2)
     weights = jnp.asarray(generator.normal(size=(48, 5)).astype(np.float32))
@@ -89,6 +96,7 @@ def test_apgd_reaches_the_optimum_of_a_linear_model(original, norm, radius):
     assert (norm_of(best.image - original, norm) <= radius + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_random_search_beats_a_gradient_that_is_masked_by_saturation(original):
     weights = jnp.asarray(np.random.default_rng(3).normal(size=(48, 5)).astype(np.float32))
     target = Target(jnp.eye(5, dtype=jnp.float32), jnp.asarray(np.eye(5, dtype=bool)[[0] * len(original)]))

@@ -112,8 +112,12 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("way", WAYS)
+# Every way and every change once; all pairs of them with `make test-full`.
+TOGETHER = [(way, [*CHANGES][number % len(CHANGES)]) for number, way in enumerate(WAYS)]
+APART = [(way, change) for way in WAYS for change in CHANGES if (way, change) not in TOGETHER]
+
+
+@pytest.mark.parametrize(("way", "change"), TOGETHER + [pytest.param(*case, marks=pytest.mark.slow) for case in APART])
 def test_a_tar_that_was_written_again_gives_what_is_in_it(way, change, tmp_path):
     old = tar_bytes("OLD", about="json" if "JSON" in change else "txt")
     assert len(old) == len(CHANGES[change])

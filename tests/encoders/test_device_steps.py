@@ -49,7 +49,9 @@ def counted_rows(monkeypatch) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize(
+    "devices", [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8]
+)
 def test_images_in_cached_parts_are_padded_in_the_last_step_only(devices, counted_rows, tmp_path):
     encoder = tiny_encoder(devices=devices)
     encoder._images_per_device = 128
@@ -69,7 +71,14 @@ def test_images_in_cached_parts_are_padded_in_the_last_step_only(devices, counte
     assert len(list(tmp_path.glob("??/*.npy"))) == len(parts)
 
 
-@pytest.mark.parametrize(("devices", "tokens", "most_excess"), [(1, 256, 1.02), (2, 256, 1.03), (8, 4096, 1.6)])
+@pytest.mark.parametrize(
+    ("devices", "tokens", "most_excess"),
+    [
+        (1, 256, 1.02),
+        pytest.param(2, 256, 1.03, marks=pytest.mark.slow),
+        pytest.param(8, 4096, 1.6, marks=pytest.mark.slow),
+    ],
+)
 def test_captions_are_padded_in_the_last_step_of_each_length_only(
     devices, tokens, most_excess, counted_rows, monkeypatch, tmp_path
 ):

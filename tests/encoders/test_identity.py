@@ -153,7 +153,7 @@ KINDS = {
     ),
 }  # fmt: skip
 # Kinds whose folders are changed at every run; the others have the same loaders and tokenizers.
-TRIED = ("transformers", "VQAScore", "sentence-transformers", "open_clip")
+TRIED = ("transformers", "VQAScore", "open_clip")
 # Kinds whose tensors are changed at every run; one function hashes those of all.
 TENSORS_TRIED = ("VQAScore", "sentence-transformers")
 
@@ -212,7 +212,7 @@ def test_a_change_of_a_folder_changes_the_keys_or_no_number(source, tmp_path):
         assert any(label.startswith(beginning) for label in changed), beginning
 
 
-@pytest.mark.parametrize("source", KINDS, indirect=True)
+@pytest.mark.parametrize("source", further(KINDS, TRIED), indirect=True)
 def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
     kind, folder = source
     first = keys_of(place_of(kind, folder))
@@ -229,16 +229,15 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
 @pytest.mark.slow
 def test_another_process_gives_the_same_keys(tmp_path):
     """Run with another hash seed, which changes hashes of texts and orders of sets."""
-    names = ("transformers", "VQAScore")
-    sources = [place_of(KINDS[name], KINDS[name].make(tmp_path / name)) for name in names]
+    source = place_of(KINDS["VQAScore"], KINDS["VQAScore"].make(tmp_path / "model"))
     lines = "import sys; from rococo_jax.encoders.adapters import load_adapted\n"
-    lines += "print(*(load_adapted(source).fingerprint() for source in sys.argv[1:]))"
+    lines += "print(load_adapted(sys.argv[1]).fingerprint())"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(CHECKOUT)}
-    run = subprocess.run([sys.executable, "-c", lines, *sources], env=environment, capture_output=True, text=True)
-    assert run.stdout.split() == [load_adapted(source).fingerprint() for source in sources], run.stderr
+    run = subprocess.run([sys.executable, "-c", lines, source], env=environment, capture_output=True, text=True)
+    assert run.stdout.strip() == load_adapted(source).fingerprint(), run.stderr
 
 
-@pytest.mark.parametrize("source", KINDS, indirect=True)
+@pytest.mark.parametrize("source", further(KINDS, TRIED), indirect=True)
 def test_adapter_options_decide_the_keys(source):
     kind, folder = source
     choices = [{name: value} for name, values in kind.arguments.items() for value in values]
