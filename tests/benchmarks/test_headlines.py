@@ -185,6 +185,7 @@ def test_a_headline_is_read_back_and_belongs_to_its_benchmark(winoground, tmp_pa
     refused("headlines: winoground: metric: found nothing; wanted a string", read_results, tmp_path / "results.json")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_replace_has_the_items_of_relations_and_attributes(real_data):

@@ -691,8 +691,8 @@ def test_a_bad_row_of_a_table_of_choices_is_named(table, message, tmp_path):
     ("name", "items", "images"),
     [
         ("sugarcrepe_pp", 2675, 861),
-        ("valse", 957, 822),
-        pytest.param("hard_positives", 27443, 8041, marks=pytest.mark.slow),
+        pytest.param("valse", 957, 822, marks=pytest.mark.slow),
+        pytest.param("hard_positives", 27443, 8041, marks=pytest.mark.thorough),
     ],
 )
 def test_the_published_files_are_read_whole(name, items, images, real_data):

@@ -59,7 +59,7 @@ def vectors(reference, images, most):
 
 
 @pytest.mark.parametrize(
-    "most", [64, pytest.param(200, marks=pytest.mark.thorough), pytest.param(256, marks=pytest.mark.slow)]
+    "most", [64, pytest.param(200, marks=pytest.mark.thorough), pytest.param(256, marks=pytest.mark.thorough)]
 )
 def test_images_of_ten_shapes_give_the_reference_vectors(most, reference, folder_of):
     encoder = read_model(folder_of(most))

@@ -57,6 +57,7 @@ def galleries(files) -> dict:
     return with_corrupted_images(benchmark, ["brightness"], (3,))
 
 
+@pytest.mark.slow
 def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded, monkeypatch):
     first, second = tiny_encoder(), tiny_encoder(seed=1)
     second.preprocessing = Preprocessing(exact_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))

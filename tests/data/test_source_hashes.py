@@ -105,7 +105,9 @@ def new_folder(at: Path) -> Path:
     return at
 
 
-@pytest.mark.parametrize("kind", further(KINDS, ("a tar", "save_to_disk", "metadata.csv")))
+@pytest.mark.parametrize(
+    "kind", further(KINDS, ("a tar", "save_to_disk", "images and paths in Parquet"), pytest.mark.thorough)
+)
 def test_every_change_of_the_data_changes_the_hash_and_nothing_else_does(kind, tmp_path):
     at, write_data = tmp_path / "data", KINDS[kind]
     source = open_pairs(write_data(new_folder(at), IMAGES, CAPTIONS))

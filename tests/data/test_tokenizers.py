@@ -86,7 +86,14 @@ def test_ids_equal_the_reference(name, read, folders):
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", further(["tower", "clip", "siglip nmt_nfkc", "siglip identity"], ("siglip nmt_nfkc",)))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "siglip nmt_nfkc",
+        pytest.param("tower", marks=pytest.mark.slow),
+        *further(("clip", "siglip identity"), (), pytest.mark.thorough),
+    ],
+)
 def test_ids_of_coco_captions_equal_the_reference(name, folders, real_data):
     items = json.loads((real_data / "rococo/annotations/coco_karpathy_test.json").read_text())
     captions = [caption for item in items for caption in item["caption"]]

@@ -48,7 +48,7 @@ def test_text_vectors_are_unit_and_do_not_depend_on_neighbours_order_or_padding(
     np.testing.assert_allclose(together[:40], whole, atol=2e-6)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 8])
 def test_vectors_have_the_same_bits_on_any_number_of_devices(devices, encoder):
     """And features that are projected afterwards are the embeddings."""
     many, counts = tiny_encoder(devices=devices), []

@@ -382,6 +382,7 @@ def test_stored_arrays_are_identified_by_their_bytes(tmp_path):
     assert folders[0] == folders[1] and all_different(folders[1:])
 
 
+@pytest.mark.slow
 def test_class_logits_are_identified_by_tables_columns_labels_and_groups(tmp_path):
     rng, count = np.random.default_rng(0), itertools.count()
     base = {

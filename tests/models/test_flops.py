@@ -73,7 +73,7 @@ def test_operations_of_a_text_are_those_that_xla_counts():
 
 
 @pytest.mark.parametrize(
-    "case", [(768, 12, 12, 32, 8.8), pytest.param((1024, 24, 16, 14, 162), marks=pytest.mark.slow)]
+    "case", [(768, 12, 12, 32, 8.8), pytest.param((1024, 24, 16, 14, 162), marks=pytest.mark.thorough)]
 )
 def test_flops_of_published_towers_are_the_published_ones(case):
     """ViT-B/32 has 4.4 G multiply-adds and ViT-L/14 81 at 224 pixels (tables of open_clip's profile): twice as many."""

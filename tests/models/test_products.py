@@ -87,7 +87,7 @@ def test_sums_over_many_rows_are_float32(shape):
 
 
 @pytest.mark.parametrize(
-    "stride, groups", [(2, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (2, 1), (1, 4)))]
+    "stride, groups", [(2, 4), *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 1), (2, 1), (1, 4)))]
 )
 def test_a_narrow_convolution_has_the_gradients_of_its_rounded_inputs(stride, groups):
     random = np.random.default_rng(0)

@@ -92,7 +92,7 @@ def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
 
 
 @pytest.mark.parametrize(
-    "device_count", [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8]
+    "device_count", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(4, marks=pytest.mark.thorough), 8]
 )
 def test_results_have_the_same_bits_on_one_to_eight_devices(counted, device_count):
     tables, groups, expected = counted

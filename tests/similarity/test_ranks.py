@@ -80,7 +80,7 @@ def test_scores_are_products_in_float32(ranked):
 
 @pytest.mark.parametrize(
     ("devices", "fsdp"),
-    [(8, 1), (4, 2), *(pytest.param(count, 1, marks=pytest.mark.slow) for count in (1, 2))],
+    [(8, 1), (4, 2), *(pytest.param(count, 1, marks=pytest.mark.thorough) for count in (1, 2))],
 )
 def test_rank_is_the_same_on_one_and_eight_devices_and_on_both_axes_of_a_mesh(ranked, devices, fsdp):
     queries, gallery, groups, expected = ranked

@@ -77,8 +77,8 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
 @pytest.mark.parametrize(
     ("devices", "tile_rows"),
     [
-        (1, None), (8, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 3), (2, 3), (8, None))),
-        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((2, None), (4, 3), (4, None))),
+        (1, None), (8, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3), (8, None))),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 3), (2, None), (4, 3), (4, None))),
     ],
 )  # fmt: skip
 def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(devices, tile_rows):
@@ -117,6 +117,7 @@ def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(counts):
     assert gradients[0].sharding.is_equivalent_to(sharded[0].sharding, 2)
 
 
+@pytest.mark.slow
 def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
     mesh = make_mesh(fsdp=2)
     (queries, *_), (keys, *_) = example(40, 48)
