@@ -103,7 +103,6 @@ def tables(tmp_path_factory):
     return {name: list(tables_of(tmp_path_factory.mktemp(name))) for name, tables_of in TABLES.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_every_name_is_in_a_reference_checkpoint(name, tables):
     """Theirs: the source library gives exactly these tensors. Ours: every name is a parameter of some model."""

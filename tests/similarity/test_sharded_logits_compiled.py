@@ -57,9 +57,7 @@ def compiled(loss, devices: int):
     return program.memory_analysis().temp_size_in_bytes / 2**20, program.as_text()
 
 
-@pytest.mark.parametrize(
-    "loss", [pytest.param(contrastive, marks=pytest.mark.thorough), pytest.param(sc, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("loss", [pytest.param(contrastive, marks=pytest.mark.thorough), sc])
 def test_a_loss_has_four_products_and_stores_gathered_keys_and_a_tile(loss):
     """Of 8,192 pairs: keys and their gradient (32 MiB), the results of the columns before each tile, two tiles (8)."""
     few, many = compiled(loss, 4), compiled(loss, 8)
