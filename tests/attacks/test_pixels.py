@@ -74,7 +74,7 @@ def attack(embed, target, original, radius, norm, steps=100, rounds=False):
     return best, found
 
 
-@pytest.mark.parametrize(("norm", "radius"), [("linf", 3.0), pytest.param("l2", 10.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 3.0), ("l2", 10.0)])
 def test_apgd_reaches_the_optimum_of_a_linear_model(original, norm, radius):
     generator = np.random.default_rng(2)
     weights = jnp.asarray(generator.normal(size=(48, 5)).astype(np.float32))
@@ -97,7 +97,6 @@ def test_apgd_reaches_the_optimum_of_a_linear_model(original, norm, radius):
     assert (norm_of(best.image - original, norm) <= radius + 1e-3).all()
 
 
-@pytest.mark.slow
 def test_random_search_beats_a_gradient_that_is_masked_by_saturation(original):
     weights = jnp.asarray(np.random.default_rng(3).normal(size=(48, 5)).astype(np.float32))
     target = Target(jnp.eye(5, dtype=jnp.float32), jnp.asarray(np.eye(5, dtype=bool)[[0] * len(original)]))

@@ -691,7 +691,7 @@ def test_a_bad_row_of_a_table_of_choices_is_named(table, message, tmp_path):
     ("name", "items", "images"),
     [
         ("sugarcrepe_pp", 2675, 861),
-        pytest.param("valse", 957, 822, marks=pytest.mark.slow),
+        ("valse", 957, 822),
         pytest.param("hard_positives", 27443, 8041, marks=pytest.mark.thorough),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_change_of_a_folder_changes_the_keys_or_no_number(source, tmp_path):
         assert any(label.startswith(beginning) for label in changed), beginning
 
 
-@pytest.mark.parametrize("source", further(KINDS, TRIED), indirect=True)
+@pytest.mark.parametrize("source", KINDS, indirect=True)
 def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
     kind, folder = source
     first = keys_of(place_of(kind, folder))
@@ -237,7 +237,7 @@ def test_another_process_gives_the_same_keys(tmp_path):
     assert run.stdout.strip() == load_adapted(source).fingerprint(), run.stderr
 
 
-@pytest.mark.parametrize("source", further(KINDS, TRIED), indirect=True)
+@pytest.mark.parametrize("source", KINDS, indirect=True)
 def test_adapter_options_decide_the_keys(source):
     kind, folder = source
     choices = [{name: value} for name, values in kind.arguments.items() for value in values]

@@ -92,9 +92,9 @@ def test_a_change_of_a_model_directory_changes_the_keys_or_no_number_or_is_refus
     first, expected = read(folder), numbers(read(folder))
     changed, refused_changes = [], []
     changes = changes_of(folder)
-    for label, change in (
-        changes if os.environ.get("ROCOCO_THOROUGH") else one_of_each_field(changes, DECISIVE, depth=2)
-    ):
+    if not os.environ.get("ROCOCO_THOROUGH"):
+        changes = one_of_each_field(changes, DECISIVE, depth=2)
+    for label, change in changes:
         if "/" in label.split(":")[0]:  # Orbax's own files
             continue
         change(copy := copied(folder, tmp_path / "copy"))

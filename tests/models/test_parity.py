@@ -85,8 +85,6 @@ REPEATED = (
     "clip tanh_gelu_one_head_large_eps", "siglip relu_and_exact_gelu", "dinov2", "dinov2 quick_gelu_large_eps",
     "registers gated_mlp", "dinov3 no_registers other_base", "bert relu_large_eps", "clip_image", "clip_text",
 )  # fmt: skip
-
-
 ALWAYS = (
     "clip quick_gelu", "metaclip_2", "siglip", "dinov2 gated_mlp", "registers", "dinov3", "bert",
     "clip_image_head", "siglip_text",
@@ -94,6 +92,7 @@ ALWAYS = (
 
 
 def marked(cases: dict) -> list:
+    """Return the cases, with marks on those that do not always run."""
     marks = {case: [pytest.mark.thorough] * (case in REPEATED) + [pytest.mark.slow] for case in cases}
     return [case if case in ALWAYS else pytest.param(case, marks=marks[case]) for case in cases]
 

@@ -57,7 +57,7 @@ def test_a_patch_holds_the_partner_inside_its_box_and_the_image_outside():
     assert len({tuple(box) for box in np.asarray(mixed.boxes).tolist()}) > 1
 
 
-@pytest.mark.parametrize("group", [None, pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("group", [None, 2, 4])
 def test_partners_are_a_permutation_within_groups_and_no_image_is_its_own_partner(group):
     for seed in range(20):
         partners = np.asarray(draw_partners(jax.random.key(seed), 16, group=group))
@@ -135,7 +135,6 @@ def test_mixings_that_make_no_sense_one_image_and_uneven_splits_are_refused():
         refused(message, mix_batch, images, jax.random.key(0), Mixing(group=group), mesh=mesh)
 
 
-@pytest.mark.slow
 def test_sides_of_a_box_are_floored_and_halved_as_published():
     """CutMix (arXiv 1905.04899): `int(side * sqrt(1 - ratio))`, and half of it, floored, to each side of the centre."""
     height, width, told_apart = 37, 53, 0
