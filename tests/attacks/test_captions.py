@@ -60,7 +60,7 @@ def test_all_altered_captions_are_those_written_out_by_hand():
             assert {each.text for each in space.combinations(count)} == altered_by_hand(item, count), (item, count)
 
 
-@pytest.mark.parametrize("goal", ["own", "gallery"])
+@pytest.mark.parametrize("goal", [pytest.param("own", marks=pytest.mark.thorough), "gallery"])
 def test_exhaustive_search_finds_the_smallest_change_of_a_search_by_hand(model, attack, paths, goal):
     records = attack(model, attack_of(goal=goal)).records["words"]
     for record, (right, one, two) in zip(records, best_by_hand(model, paths, goal), strict=True):
