@@ -122,6 +122,7 @@ def test_what_cannot_be_encoded_is_named(encoder):
     refused(r"\(2, 32, 32\)", encoder.encode_image, np.zeros((2, 32, 32), np.uint8))
 
 
+@pytest.mark.slow
 def test_normalised_pixels_of_images_that_keep_their_shape_are_taken_and_others_refused(tmp_path):
     reference = reference_models.siglip2(patches=9, patch_size=8)
     settings = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12, "patch_size": 8}

@@ -319,6 +319,7 @@ for failing in ((0, 1), (1,)):
 """
 
 
+@pytest.mark.slow
 def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends_them(data, tmp_path):
     for folder in "12":
         (tmp_path / folder).mkdir()
