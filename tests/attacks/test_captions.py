@@ -9,6 +9,7 @@ from rococo_jax import load_model
 from rococo_jax.attacks.captions import Spaces, certificate
 from rococo_jax.attacks.changes import Change, apply_changes
 from rococo_jax.attacks.run import ITEMS as TABLE
+from rococo_jax.attacks.summary import curve_point
 from rococo_jax.storage import read_table
 from tests.attacks.worlds import (
     ITEMS,
@@ -211,6 +212,16 @@ def test_an_interrupted_attack_resumes_with_the_same_bytes(attack, tmp_path, mon
     attack(again, attack_of(), out="cut")
     assert again.calls < resumed.calls
     refused("results of another attack", attack, Stops(), attack_of(seed=1), out="cut")
+
+
+def test_a_point_of_the_curve_counts_what_was_right_and_is_not_fooled_yet():
+    records = [
+        {"right": right, "first": first} for right, first in ((True, None), (True, 3), (False, None), (False, 1))
+    ]
+    points = {queries: curve_point(records, queries) for queries in (0, 1, 3)}
+    assert {queries: (point["r1"], point["fr1"]) for queries, point in points.items()} == {
+        0: (50, 0), 1: (50, 25), 3: (25, 50),
+    }  # fmt: skip
 
 
 def test_an_article_before_a_changed_word_follows_it():
