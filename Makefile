@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a machine that has only Python >= 3.11 and make.
 #   make demo                    install, run the benchmark on drawn scenes, write demo-out/report.html
-#   make test                    install with the test tools, lint, run the faster tests; see tests/README.md
-#   make test-full               also the slower tests, as .ci/run does
+#   make test                    install with the test tools, lint, run the faster tests, as .ci/run does
+#   make test-full               also the slower tests; before every change that is to be merged
 #   make test-all                also every case and what takes minutes; before every release
 #   make test-one AREA=losses    the tests of one folder, or of one file: AREA=losses/test_oracles.py
 #   make test VENV=.venv311 PYTHON=python3.11    on another Python than the newest one that is installed

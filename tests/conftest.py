@@ -165,12 +165,6 @@ def exported(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=[1, 2, 4, 8])
-def device_count(request) -> int:
-    """Return the number of virtual devices that a test uses."""
-    return request.param
-
-
 @pytest.fixture(scope="session", autouse=True)
 def workers_share_programs_and_made_runs(tmp_path_factory):
     """Let workers and commands share one cache of programs, apart from the user's, and one set of made-up results."""

@@ -21,6 +21,7 @@ from tests.support.threads import Threads
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import write_world
 
+pytestmark = pytest.mark.quick  # one process and several compile alike
 # More than one part of the embedding cache, so that there is work to share.
 IMAGES, IMAGES_PER_RUN, TEXTS_PER_PART = 24, 16, 64
 TIMEOUT = 40
@@ -140,12 +141,13 @@ def test_an_error_of_one_process_is_the_exit_code_of_all():
     ("error", "code", "said"),
     [
         ("raise ValueError('found on one host')", 1, "ended with ValueError: found on one host"),
-        ("raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED')", 1, "ended with JaxRuntimeError: RESOURCE_EXHAUSTED"),
+        pytest.param("raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED')", 1,
+                     "ended with JaxRuntimeError: RESOURCE_EXHAUSTED", marks=pytest.mark.slow),
         # The main thread is in a call that does not return.
         ("threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start(); barrier('the data')", 143,
          "received SIGTERM"),
-        ("threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start(); barrier('the data')", 130,
-         "received SIGINT"),
+        pytest.param("threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start(); barrier('the data')", 130,
+                     "received SIGINT", marks=pytest.mark.slow),
     ],
     ids=["ValueError", "JAX", "SIGTERM", "SIGINT"],
 )  # fmt: skip

@@ -50,6 +50,7 @@ def test_processes_that_share_a_cache_compile_nothing_at_the_second_start(tmp_pa
     assert programs_compiled(shared, SAME_KEYS) == [0, 0]
 
 
+@pytest.mark.slow
 def test_with_a_cache_for_each_host_the_second_compiles_at_every_start(tmp_path):
     own = str(tmp_path / "host-{me}")
     assert [programs_compiled(own, SAME_KEYS), programs_compiled(own, SAME_KEYS)] == [[3, 3], [0, 3]]

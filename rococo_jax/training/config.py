@@ -274,5 +274,6 @@ def check_same_config(path: Path, config: ConfigDict) -> dict[str, Any]:
 
 def keys_of_features(config: ConfigDict) -> dict[str, Any]:
     """Return the values that decide the features of frozen towers. A weight of a loss decides by being above 0."""
-    values = {name: value for name, value in flat(config).items() if flat(all_keys())[name].affects == "features"}
+    keys = flat(all_keys())
+    values = {name: value for name, value in flat(config).items() if keys[name].affects == "features"}
     return {name: bool(value) if name.endswith(".weight") else value for name, value in values.items()}

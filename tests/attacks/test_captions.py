@@ -9,6 +9,7 @@ from rococo_jax import load_model
 from rococo_jax.attacks.captions import Spaces, certificate
 from rococo_jax.attacks.changes import Change, apply_changes
 from rococo_jax.attacks.run import ITEMS as TABLE
+from rococo_jax.attacks.summary import curve_point
 from rococo_jax.storage import read_table
 from tests.attacks.worlds import (
     ITEMS,
@@ -60,7 +61,7 @@ def test_all_altered_captions_are_those_written_out_by_hand():
             assert {each.text for each in space.combinations(count)} == altered_by_hand(item, count), (item, count)
 
 
-@pytest.mark.parametrize("goal", ["own", "gallery"])
+@pytest.mark.parametrize("goal", [pytest.param("own", marks=pytest.mark.thorough), "gallery"])
 def test_exhaustive_search_finds_the_smallest_change_of_a_search_by_hand(model, attack, paths, goal):
     records = attack(model, attack_of(goal=goal)).records["words"]
     for record, (right, one, two) in zip(records, best_by_hand(model, paths, goal), strict=True):
@@ -211,6 +212,16 @@ def test_an_interrupted_attack_resumes_with_the_same_bytes(attack, tmp_path, mon
     attack(again, attack_of(), out="cut")
     assert again.calls < resumed.calls
     refused("results of another attack", attack, Stops(), attack_of(seed=1), out="cut")
+
+
+def test_a_point_of_the_curve_counts_what_was_right_and_is_not_fooled_yet():
+    records = [
+        {"right": right, "first": first} for right, first in ((True, None), (True, 3), (False, None), (False, 1))
+    ]
+    points = {queries: curve_point(records, queries) for queries in (0, 1, 3)}
+    assert {queries: (point["r1"], point["fr1"]) for queries, point in points.items()} == {
+        0: (50, 0), 1: (50, 25), 3: (25, 50),
+    }  # fmt: skip
 
 
 def test_an_article_before_a_changed_word_follows_it():

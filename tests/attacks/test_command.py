@@ -2,14 +2,25 @@
 
 import json
 
+import jax
 import pytest
 
 from rococo_jax import read_results
 from rococo_jax.cli.main import main
+from rococo_jax.runtime import make_mesh
 from tests.attacks.worlds import ITEMS, LEXICON_JSON, words, write_files
 from tests.support.paths import CHECKOUT
 
 pytestmark = pytest.mark.quick  # margins and counts, however the programs are compiled
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+    """A command takes all devices of the machine: here as on a machine that has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("encoders.loading", "evaluation.model_series"):
+            patch.setattr(f"rococo_jax.{module}.make_mesh", lambda devices=None: make_mesh(jax.devices()[:1]))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +69,8 @@ def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
 
 
 @pytest.mark.slow
-def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, tmp_path, expect_refusal):
+def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, tmp_path, expect_refusal, monkeypatch):
+    monkeypatch.setattr("rococo_jax.attacks.pixel_attack._CPU_IMAGES", 5)
     for label, numbers in {"cat": (0, 3), "race_car": (1, 2), "tree": (4,)}.items():
         folder = tmp_path / "data/classes/images" / label
         folder.mkdir(parents=True)

@@ -38,6 +38,7 @@ def test_training_captions_that_are_asked_about_do_not_count_and_without_any_the
     assert set(preferred(TEXTS)) == {"shorter", "bag_of_words"}
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_published_texts_can_be_told_apart_without_images(real_data, tmp_path):
     """The expected numbers are those of another bigram model: 89.5 (same_concept), 79.7 (SugarCrepe)."""

@@ -200,7 +200,10 @@ class LowerCase:
 
 
 @pytest.mark.parametrize("tells_tokens", [True, False])
-@pytest.mark.parametrize("names", [("Truck", "cat", "dog", "truck "), ("missile", "cat", "dog", "missile")])
+@pytest.mark.parametrize(
+    "names",
+    [("Truck", "cat", "dog", "truck "), pytest.param(("missile", "cat", "dog", "missile"), marks=pytest.mark.slow)],
+)
 def test_classes_that_are_one_text_tie_and_one_note_names_them(tmp_path, names, tells_tokens):
     (tmp_path / "mine.txt").write_text("{}")
     folder = write_names(tmp_path, names)

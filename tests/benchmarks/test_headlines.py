@@ -17,6 +17,7 @@ from rococo_jax.metrics import METRICS
 from rococo_jax.storage import write_json
 from tests.benchmarks.published_forms import FORMS, write
 from tests.benchmarks.test_readers import item, open_form, write_rows
+from tests.support.cases import further
 from tests.support.planted_winoground import planted_winoground
 from tests.support.refusals import refused
 
@@ -100,7 +101,7 @@ def scored(benchmark, **about):
                         headline=benchmark.headline, **about)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", further(sorted(FORMS), sorted(FORMS)[::3]))
 def test_the_headline_of_each_form_is_in_its_results(name, tmp_path):
     write(FORMS[name], tmp_path)
     results = scored(open_form(name, tmp_path))
@@ -184,6 +185,8 @@ def test_a_headline_is_read_back_and_belongs_to_its_benchmark(winoground, tmp_pa
     refused("headlines: winoground: metric: found nothing; wanted a string", read_results, tmp_path / "results.json")
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_replace_has_the_items_of_relations_and_attributes(real_data):
     folder = real_data / "compositionality/hard_positives"

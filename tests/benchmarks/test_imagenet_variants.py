@@ -102,6 +102,7 @@ def test_folders_of_imagenet_v2_are_ranks_of_wordnet_ids_not_names_in_order(tmp_
     assert measured["top1"] == pytest.approx(99.9)
 
 
+@pytest.mark.slow
 def test_names_of_the_user_replace_those_of_wordnet(tmp_path):
     names = [f"name {number}" for number in range(1000)]
     for number, each in enumerate(imagenet_classes()):

@@ -26,6 +26,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import image_draws
 from tests.benchmarks.published_forms import FORMS, pack, write
+from tests.support.cases import further
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
 from tests.support.world import noise, write_pictures
@@ -73,7 +74,7 @@ def test_the_published_form_becomes_items(name, tmp_path):
         assert [image.mode for image in images.read(range(len(images)))] == ["RGB"] * len(images)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", further(READERS, READERS[::3]))
 def test_the_plain_form_says_the_same(name, tmp_path):
     write(FORMS[name], tmp_path / "published")
     info = find_benchmark(name)
@@ -533,6 +534,7 @@ def test_half_truths_are_the_published_ht_and_cor(tmp_path):
     assert [task.variant for task in benchmark.tasks if task.pools] == ["coco_qwen", "cc3m_qwen"]
 
 
+@pytest.mark.slow
 def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
     names = [f"data/{one}_{how}_{other}.jpeg" for one, other in (("mug", "plate"), ("cap", "arm-chair"), ("a", "b"))
              for how in ("left_of", "right_of", "on", "under")]  # fmt: skip
@@ -687,7 +689,11 @@ def test_a_bad_row_of_a_table_of_choices_is_named(table, message, tmp_path):
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("name", "items", "images"),
-    [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041)],
+    [
+        ("sugarcrepe_pp", 2675, 861),
+        ("valse", 957, 822),
+        pytest.param("hard_positives", 27443, 8041, marks=pytest.mark.thorough),
+    ],
 )
 def test_the_published_files_are_read_whole(name, items, images, real_data):
     texts_alone = name == "hard_positives"

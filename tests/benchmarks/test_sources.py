@@ -16,6 +16,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.data import downloads
 from rococo_jax.evaluation.inputs import layout_folders
 from tests.benchmarks.published_forms import FORMS, pack, write
+from tests.support.cases import further
 from tests.support.file_server import a_hub, publish
 from tests.support.paths import CHECKOUT
 from tests.support.world import noise, write_pictures
@@ -85,7 +86,7 @@ def web(monkeypatch):
         yield server
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", further(NAMES, NAMES[::3]))
 def test_what_is_fetched_is_what_the_reader_reads(name, web, tmp_path, monkeypatch, capsys):
     info = registry.find_benchmark(name)
     lay(info, tmp_path / "hand", tmp_path / "scratch")

@@ -135,6 +135,7 @@ def test_choices_have_the_numbers_of_items_cut_by_hand(data, tmp_path):
     assert subset["fingerprint"]["data"]["choices"]["only"] == hash_json(sorted(IN_ITEMS))
 
 
+@pytest.mark.slow
 def test_classes_have_the_rows_and_the_ras_of_the_listed_images_in_all_results(data, tmp_path):
     file = listed_in(tmp_path, IN_CLASSES)
     settings = {"corruptions": ("fog", "contrast"), "severities": 5, "out_images": {"other": data / "out_images"}}
@@ -227,6 +228,7 @@ def test_lists_of_several_benchmarks_have_their_names(data, tmp_path, expect_ref
     }
 
 
+@pytest.mark.slow
 def test_results_on_a_list_are_neither_resumed_nor_compared_with_others(data, tmp_path, expect_refusal, capsys):
     command = f"evaluate {{}} --data {data} --benchmarks rococo --quiet --mixed-galleries none --no-cache --out {{}}"
     tiny, other, out = data / "tiny", data / "other", tmp_path / "out"

@@ -71,6 +71,7 @@ def accuracy(model: Path, data: Path, part: str) -> float:
     return 100 * np.mean(right > wrong)
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_an_independent_count(model, data, evaluated):
     results = json.loads((evaluated / "results.json").read_text())
     found = results["tasks"]["sugarcrepe"]

@@ -96,9 +96,9 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("make", "keys"),
     [
-        (sentencepiece_siglip, {"input_ids"}),
+        pytest.param(sentencepiece_siglip, {"input_ids"}, marks=pytest.mark.thorough),
         pytest.param(fixed_siglip2, {"input_ids"}, marks=pytest.mark.thorough),
-        (naflex, {"input_ids"}),
+        pytest.param(naflex, {"input_ids"}, marks=pytest.mark.thorough),
         (clip, {"input_ids", "attention_mask"}),
         pytest.param(metaclip2, {"input_ids", "attention_mask"}, marks=pytest.mark.thorough),
     ],
@@ -126,9 +126,7 @@ def test_transformers_gives_the_texts_of_the_exported_model(make, keys, folder, 
     "make",
     [
         sentencepiece_siglip,
-        fixed_siglip2,
-        clip,
-        pytest.param(metaclip2, marks=pytest.mark.thorough),
+        *(pytest.param(make, marks=pytest.mark.thorough) for make in (fixed_siglip2, clip, metaclip2)),
     ],
 )
 def test_auto_processor_prepares_images_and_texts_of_an_export(make, folder, tmp_path):

@@ -46,11 +46,12 @@ def hub(cache):
     ("revision", "commit"),
     [
         ("", NEW),
-        ("@main", NEW),
         ("@v1.0", OLD),
-        ("@refs/pr/3", OLD),
         (f"@{OLD}", OLD),
-        (f"@{NEW}", NEW),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("@main", NEW), ("@refs/pr/3", OLD), (f"@{NEW}", NEW))
+        ),
     ],
 )
 def test_a_branch_tag_or_commit_is_read_and_its_commit_is_written_down(revision, commit, hub, cache):

@@ -41,6 +41,7 @@ def resized_as_open_clip(config, tensors):
     tensors["visual.positional_embedding"] = torch.cat([stored[:1], square]).numpy()
 
 
+@pytest.mark.slow
 def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
     pixels, name = random_pixels(SIZE), NAMES["vit_gelu"]
     (tmp_path / "at_once").mkdir()

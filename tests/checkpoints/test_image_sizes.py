@@ -34,6 +34,7 @@ def test_every_published_clip_is_read_at_its_size(patch, size):
     assert image_size_of("x", "positions", patch, (size // patch) ** 2, OPEN_CLIP_SIZES, None)[0] == size
 
 
+@pytest.mark.slow
 def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
     reference = hf.siglip(vision={"image_size": 384, "patch_size": 14})
     np.savez(tmp_path / "so400m.npz", **big_vision_arrays(reference, stacked=True))

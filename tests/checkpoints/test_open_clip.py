@@ -22,6 +22,7 @@ from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.encoders.inspection import warnings_of
 from rococo_jax.models import parameter_counts
+from tests.support.cases import further
 from tests.support.golden.weights import pixels_for, weights_for
 from tests.support.models import assert_same_model, read_model, read_towers
 from tests.support.open_clip_files import CASES, GOLDEN, NAMES, assert_golden, golden, open_clip_folder
@@ -29,11 +30,17 @@ from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 
 # Each of what the other cases try once: run with ROCOCO_THOROUGH=1.
-REPEATED = ("siglip2", "eva01", "pe_without_class", "convnext", "mobile_large", "vitamin_xlarge")
+REPEATED = (
+    "siglip2", "eva01", "eva02_enormous", "pe_without_class", "convnext", "mobile_large", "vitamin_xlarge", "timm_bert",
+    "vit_gelu",
+)  # fmt: skip
+# Towers of open_clip's own code and of timm; `vit_gelu` is tried below as well.
+ALWAYS = ("vit_quick_gelu", "siglip", "roberta")
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.thorough] * (case in REPEATED)) for case in CASES]
+    "case",
+    further([case for case in CASES if case not in REPEATED], ALWAYS) + further(REPEATED, (), pytest.mark.thorough),
 )
 def test_an_open_clip_folder_gives_the_vectors_of_open_clip(case, tmp_path):
     encoder = read_towers(open_clip_folder(case, tmp_path / NAMES.get(case, case)))
@@ -41,6 +48,7 @@ def test_an_open_clip_folder_gives_the_vectors_of_open_clip(case, tmp_path):
     assert encoder.provenance["format"] == "open_clip"
 
 
+@pytest.mark.slow
 def test_the_padding_of_a_text_does_not_change_the_vector_of_an_appended_token(tmp_path):
     """open_clip pads every text to the context; here the vectors are those of texts as short as they are."""
     record = golden("coca")
@@ -65,6 +73,7 @@ def test_the_golden_arrays_are_what_the_installed_open_clip_gives():
     subprocess.run(command, check=True, env=environment, cwd=root)
 
 
+@pytest.mark.slow
 def test_it_goes_through_a_model_directory(tmp_path):
     """Statistics of batch norms are written and restored as parameters are."""
     first = read_towers(open_clip_folder("resnet_quick_gelu", tmp_path / "theirs"))

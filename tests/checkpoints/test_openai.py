@@ -18,6 +18,7 @@ from rococo_jax.data.tokenizers import read_rust_tokenizer
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.inspection import warnings_of
 from rococo_jax.models import parameter_counts
+from tests.support.cases import further
 from tests.support.models import assert_same_arrays, read_towers
 from tests.support.open_clip_files import open_clip_folder
 from tests.support.openai_files import openai_file, tensors_of, torch
@@ -32,7 +33,10 @@ def assert_towers_of(case, encoder, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("case", "form"), [("vit_quick_gelu", "state_dict"), ("resnet_quick_gelu", "torchscript")])
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [("vit_quick_gelu", "torchscript"), pytest.param("resnet_quick_gelu", "state_dict", marks=pytest.mark.slow)],
+)
 def test_an_archive_gives_the_towers_of_its_model(case, form, tmp_path):
     encoder = read_towers(openai_file(case, tmp_path / "model.pt", form))
     assert_towers_of(case, encoder, tmp_path)
@@ -91,7 +95,7 @@ def without_values(shapes):
     return Tensors(Path("shapes"), {name: (shape, "F16") for name, shape in shapes.items()}, read)
 
 
-@pytest.mark.parametrize("name", NINE)
+@pytest.mark.parametrize("name", further(NINE, ("RN50", "RN101", "ViT-B/32", "ViT-L/14@336px")))
 def test_the_nine_published_architectures_are_told_by_their_shapes(name):
     (size, *sizes), text_width, dim, parameters = NINE[name]
     assert name in PUBLISHED.values() and len(PUBLISHED) == 9

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.real_data, pytest.mark.usefixtures("nothing_is_kept")]
 PHOTOGRAPHS, CAPTIONS = (100, 1000) if os.environ.get("ROCOCO_THOROUGH") else (4, 24)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_dinov2_gives_the_reference_vectors_on_photographs(real_data, tmp_path):
     folder = real_data / "towers" / "dinov2_vits14"
@@ -42,6 +43,7 @@ def test_dinov2_gives_the_reference_vectors_on_photographs(real_data, tmp_path):
     assert_same_model(read_model(tmp_path / "out"), encoder)
 
 
+@pytest.mark.slow
 def test_minilm_gives_the_reference_vectors_on_captions(real_data, tmp_path):
     folder = real_data / "towers" / "minilm_l6_v2"
     images = json.loads((real_data / "coco" / "captions_test.json").read_text())

@@ -58,7 +58,9 @@ def vectors(reference, images, most):
         return hf.unit(reference.get_image_features(**processor(most)(images, return_tensors="pt")).pooler_output)
 
 
-@pytest.mark.parametrize("most", [64, pytest.param(200, marks=pytest.mark.thorough), 256])
+@pytest.mark.parametrize(
+    "most", [64, pytest.param(200, marks=pytest.mark.thorough), pytest.param(256, marks=pytest.mark.thorough)]
+)
 def test_images_of_ten_shapes_give_the_reference_vectors(most, reference, folder_of):
     encoder = read_model(folder_of(most))
     assert (encoder.preprocessing.patch_size, encoder.preprocessing.max_patches) == (PATCH, most)
@@ -128,7 +130,7 @@ def test_squares_are_read_as_they_are_as_training_has_them(reference, folder_of)
     np.testing.assert_allclose(tower(pixels, backwards), expected, rtol=0, atol=CLOSE)
 
 
-@pytest.mark.parametrize(("size", "most"), [(48, 9), (256, STORED)])
+@pytest.mark.parametrize(("size", "most"), [(48, 9), pytest.param(256, STORED, marks=pytest.mark.slow)])
 def test_an_image_size_chooses_the_number_of_patches_and_keeps_the_positions(
     size, most, reference, folder_of, tmp_path
 ):

@@ -11,6 +11,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.inspection import inspect_model
 from tests.data.test_tokenizers import sentences
 from tests.support import reference_models as hf
+from tests.support.cases import further
 from tests.support.models import assert_same_arrays, assert_same_model, change_json, read_model, read_towers
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import torch, transformers
@@ -36,9 +37,7 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", ["two class tokens", "gated, three registers", pytest.param("no register", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("case", further(CASES, ("gated, three registers",), pytest.mark.thorough))
 def test_a_pair_gives_the_reference_vectors_at_every_image_size_and_comes_back(case, tmp_path):
     reference = hf.tipsv2(*CASES[case])
     folder = hf.saved(reference, tmp_path / "theirs")
@@ -90,7 +89,7 @@ def test_what_the_towers_cannot_follow_is_refused(part, key, value, tmp_path):
 TEXTS = ["A Dog on the Grass.", "Zwei Hünde  spielen, schön!", "猫 dog <pad> x", "a\tb", "a dog " * 40]
 
 
-@pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
+@pytest.mark.parametrize("form", [pytest.param("tokenizer.model", marks=pytest.mark.slow), "tokenizer.json"])
 def test_texts_have_the_tokens_of_the_reference_processor_and_its_vectors(form, tmp_path):
     reference = hf.tipsv2(text={"vocab_size": 400, "max_position_embeddings": 64})
     folder = hf.saved(reference, tmp_path / "theirs")

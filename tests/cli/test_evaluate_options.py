@@ -70,6 +70,7 @@ def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys)
     assert not any("chance" in note for note in good["notes"])
 
 
+@pytest.mark.slow
 def test_the_chance_level_is_that_of_a_random_order(data):
     """Over 30 random models R@1 is on average what `chance` says."""
     folders = {"images": data / "images", "annotations": data / "annotations"}

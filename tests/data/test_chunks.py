@@ -24,6 +24,7 @@ def source(tmp_path_factory):
     return open_pairs(*write_pairs(tmp_path_factory.mktemp("pairs"), 30))
 
 
+@pytest.mark.slow
 def test_worker_processes_change_nothing_and_leave_no_memory(source):
     workers, prefetch = 2, 2
     choices = {"extra_text": [texts_to_alter()], "augmentation": Augmentation(crop_scale=(0.5, 1.0)), "start_step": 3}

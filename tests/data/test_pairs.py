@@ -127,6 +127,7 @@ def test_tfds_is_read_without_tensorflow(dataset_folder):
     assert "tensorflow" not in sys.modules
 
 
+@pytest.mark.slow
 def test_tfds_and_tars_feed_training_with_workers(dataset_folder, tmp_path):
     tfds = open_pairs(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}")
     alone = take(tiny_input(tfds, batch_size=4), 3)

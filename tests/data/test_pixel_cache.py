@@ -57,6 +57,7 @@ def galleries(files) -> dict:
     return with_corrupted_images(benchmark, ["brightness"], (3,))
 
 
+@pytest.mark.slow
 def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded, monkeypatch):
     first, second = tiny_encoder(), tiny_encoder(seed=1)
     second.preprocessing = Preprocessing(exact_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
@@ -85,7 +86,14 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
             np.testing.assert_array_equal(encoder.encode_image(np.stack(pixels)), tables[name][rows])
 
 
-@pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("mix", "control")])
+@pytest.mark.parametrize(
+    ("method", "protocol"),
+    [
+        ("mix", "paper"),
+        pytest.param("patch", "paper", marks=pytest.mark.slow),
+        pytest.param("mix", "control", marks=pytest.mark.slow),
+    ],
+)
 def test_an_image_mixed_on_the_host_has_the_bytes_of_its_batch(files, method, protocol):
     plan = make_plan(list(files), method, 0.8, 10, protocol)
     places = np.flatnonzero(plan.batch == 0)

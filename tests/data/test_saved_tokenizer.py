@@ -62,6 +62,7 @@ def test_the_file_of_a_model_directory_is_read_with_the_settings_beside_it(tmp_p
         assert read_tokenizer(str(source)).hash() == encoder.tokenizer.hash()
 
 
+@pytest.mark.slow
 def test_a_model_with_random_parameters_reads_texts_by_it(clip):
     folder, library = clip
     spec = tiny_encoder().spec.to_json()

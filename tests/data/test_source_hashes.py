@@ -23,6 +23,7 @@ from rococo_jax.data.tfds_pairs import TfdsPairs
 from rococo_jax.data.training_samples import DrawSample
 from rococo_jax.training.inputs.feature_pool import ChosenPairs
 from tests.data.test_tar_contents import write
+from tests.support.cases import further
 from tests.support.refusals import refused
 from tests.support.tar_pairs import image_of
 from tests.support.training_pairs import all_of, tiny_input
@@ -104,7 +105,9 @@ def new_folder(at: Path) -> Path:
     return at
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", further(KINDS, ("a tar", "save_to_disk", "images and paths in Parquet"), pytest.mark.thorough)
+)
 def test_every_change_of_the_data_changes_the_hash_and_nothing_else_does(kind, tmp_path):
     at, write_data = tmp_path / "data", KINDS[kind]
     source = open_pairs(write_data(new_folder(at), IMAGES, CAPTIONS))
@@ -213,6 +216,7 @@ def test_drawn_scenes_that_were_changed_have_another_hash(tmp_path):
     assert open_pairs("scenes:3").hash() != first
 
 
+@pytest.mark.slow
 def test_training_does_not_resume_where_one_of_many_images_was_written_again(tmp_path):
     captions = [f"a dog {number}" for number in range(150)]
     images = [image_of(number + 200) for number in range(150)]

@@ -201,7 +201,7 @@ def test_substitutes_are_the_images_of_the_same_place_in_the_epochs_other_batche
             file.write_bytes(data)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_broken_image_stops_the_run_when_its_batch_is_due(broken, workers):
     order = SampleOrder(24, 8, 3)
     due = next(step for step in range(3) if BROKEN & set(order.batch(step).tolist()))

@@ -128,6 +128,7 @@ def test_the_cells_of_the_defence_fit_together(tmp_path, run_cells):
     assert list(weights.values()) == [0.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_the_cells_of_own_data_fit_together(tmp_path, run_cells, monkeypatch):
     """The benchmark is made; its evaluation and the training are those of the tutorial that a test runs."""
     evaluated = []

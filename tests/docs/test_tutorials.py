@@ -150,6 +150,7 @@ def demo(practised) -> dict[str, dict]:
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
+@pytest.mark.slow
 def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_and_classes(demo):
     results = demo["plain"]
     variants, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
@@ -163,6 +164,7 @@ def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_a
     assert results["sizes"]["classes"]["clean"] | {"classes": 0} == {"images": 12, "classes": 0, "templates": 5}
 
 
+@pytest.mark.slow
 def test_the_demos_report_shows_all_of_it(practised):
     page = (practised / "practice/report.html").read_text(encoding="utf-8")
     expected_words = (
@@ -176,6 +178,7 @@ def test_the_demos_report_shows_all_of_it(practised):
     assert all(words in page for words in expected_words)
 
 
+@pytest.mark.slow
 def test_the_defended_model_is_fooled_less_than_the_plain_one_and_the_grounded_one_looks_at_the_image(demo):
     assert demo.keys() == {"plain", "sc-vc", "grounded"}
     fooled = {name: results["tasks"]["text_to_image"]["mix_0.9"]["fr1"] for name, results in demo.items()}

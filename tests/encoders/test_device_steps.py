@@ -49,7 +49,9 @@ def counted_rows(monkeypatch) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize(
+    "devices", [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 8]
+)
 def test_images_in_cached_parts_are_padded_in_the_last_step_only(devices, counted_rows, tmp_path):
     encoder = tiny_encoder(devices=devices)
     encoder._images_per_device = 128
@@ -69,7 +71,14 @@ def test_images_in_cached_parts_are_padded_in_the_last_step_only(devices, counte
     assert len(list(tmp_path.glob("??/*.npy"))) == len(parts)
 
 
-@pytest.mark.parametrize(("devices", "tokens", "most_excess"), [(1, 256, 1.02), (2, 256, 1.03), (8, 4096, 1.6)])
+@pytest.mark.parametrize(
+    ("devices", "tokens", "most_excess"),
+    [
+        (1, 256, 1.02),
+        pytest.param(2, 256, 1.03, marks=pytest.mark.slow),
+        pytest.param(8, 4096, 1.6, marks=pytest.mark.thorough),
+    ],
+)
 def test_captions_are_padded_in_the_last_step_of_each_length_only(
     devices, tokens, most_excess, counted_rows, monkeypatch, tmp_path
 ):
@@ -183,7 +192,7 @@ def out_of_memory_above(rows: int, program, devices: int):
     return limited
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_steps_without_memory_are_cut_in_half_until_they_fit(devices, monkeypatch, capsys):
     images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
     texts = random_captions(200, longest=4)

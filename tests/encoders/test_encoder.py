@@ -30,7 +30,7 @@ def encoder():
     return tiny_encoder()
 
 
-@pytest.mark.parametrize("attention", ["causal", "masked"])
+@pytest.mark.parametrize("attention", ["causal", pytest.param("masked", marks=pytest.mark.slow)])
 def test_text_vectors_are_unit_and_do_not_depend_on_neighbours_order_or_padding(attention):
     encoder = tiny_encoder(spec=tiny_spec(attention=attention))
     texts = random_captions(90, longest=4)
@@ -48,7 +48,7 @@ def test_text_vectors_are_unit_and_do_not_depend_on_neighbours_order_or_padding(
     np.testing.assert_allclose(together[:40], whole, atol=2e-6)
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 8])
 def test_vectors_have_the_same_bits_on_any_number_of_devices(devices, encoder):
     """And features that are projected afterwards are the embeddings."""
     many, counts = tiny_encoder(devices=devices), []
@@ -122,6 +122,7 @@ def test_what_cannot_be_encoded_is_named(encoder):
     refused(r"\(2, 32, 32\)", encoder.encode_image, np.zeros((2, 32, 32), np.uint8))
 
 
+@pytest.mark.slow
 def test_normalised_pixels_of_images_that_keep_their_shape_are_taken_and_others_refused(tmp_path):
     reference = reference_models.siglip2(patches=9, patch_size=8)
     settings = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12, "patch_size": 8}

@@ -240,6 +240,7 @@ def test_a_factory_that_is_of_no_use_is_one_line(data, tmp_path, monkeypatch, re
     assert said in error.splitlines()[-1] and "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_a_torch_clip_has_the_ranks_of_our_conversion_of_it(data, tmp_path, monkeypatch):
     """Equal weights, one leaderboard: RoCOCO with a mixed gallery and a corruption, through the command."""
     text = {"vocab_size": 300, "max_position_embeddings": 24, "eos_token_id": END}

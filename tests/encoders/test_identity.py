@@ -153,7 +153,7 @@ KINDS = {
     ),
 }  # fmt: skip
 # Kinds whose folders are changed at every run; the others have the same loaders and tokenizers.
-TRIED = ("transformers", "VQAScore", "sentence-transformers", "open_clip")
+TRIED = ("transformers", "VQAScore", "open_clip")
 # Kinds whose tensors are changed at every run; one function hashes those of all.
 TENSORS_TRIED = ("VQAScore", "sentence-transformers")
 
@@ -229,13 +229,12 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
 @pytest.mark.slow
 def test_another_process_gives_the_same_keys(tmp_path):
     """Run with another hash seed, which changes hashes of texts and orders of sets."""
-    names = ("transformers", "VQAScore")
-    sources = [place_of(KINDS[name], KINDS[name].make(tmp_path / name)) for name in names]
+    source = place_of(KINDS["VQAScore"], KINDS["VQAScore"].make(tmp_path / "model"))
     lines = "import sys; from rococo_jax.encoders.adapters import load_adapted\n"
-    lines += "print(*(load_adapted(source).fingerprint() for source in sys.argv[1:]))"
+    lines += "print(load_adapted(sys.argv[1]).fingerprint())"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(CHECKOUT)}
-    run = subprocess.run([sys.executable, "-c", lines, *sources], env=environment, capture_output=True, text=True)
-    assert run.stdout.split() == [load_adapted(source).fingerprint() for source in sources], run.stderr
+    run = subprocess.run([sys.executable, "-c", lines, source], env=environment, capture_output=True, text=True)
+    assert run.stdout.strip() == load_adapted(source).fingerprint(), run.stderr
 
 
 @pytest.mark.parametrize("source", KINDS, indirect=True)

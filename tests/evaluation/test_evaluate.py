@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.storage import hash_file
-from tests.support.processes import exit_code_of
+from tests.support.kills import Killed, watched
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import noise, write_world
 
@@ -146,24 +145,18 @@ def test_report_and_csv_are_written_beside_the_results(evaluated):
     assert (evaluated / "report.csv").read_text().count("same_concept") >= 1
 
 
-KILLED = """
-from pathlib import Path
-import os, signal
-from rococo_jax.cli.main import main
-from tests.support.kills import watched
-def kill(operation):
-    if len([*Path({cache!r}).rglob("*.npy")]) >= 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-watched(Path({cache!r}), kill, lambda: main({words!r}))
-"""
-
-
 @pytest.mark.slow
 def test_without_the_cache_and_killed_in_the_middle_evaluate_gives_the_same_bytes(model, benchmark, tmp_path):
     few = "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-report"
     evaluate(model, benchmark, tmp_path / "anew", *few, "--no-cache")
     command = words(model, benchmark, tmp_path / "killed", *few, "--cache", tmp_path / "cache")
-    assert exit_code_of(KILLED.format(cache=str(tmp_path / "cache"), words=command)) == -signal.SIGKILL
+
+    def kill(operation):
+        if len([*(tmp_path / "cache").rglob("*.npy")]) >= 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        watched(tmp_path / "cache", kill, lambda: main(command))
     assert not (tmp_path / "killed" / "results.json").exists()
     assert main(command) == 0
     assert files_of(tmp_path / "anew") == files_of(tmp_path / "killed")

@@ -153,7 +153,7 @@ def test_a_corrupted_picture_is_the_one_that_was_measured(tmp_path):
         np.testing.assert_array_equal(np.asarray(images.thumbnail(35)), np.asarray(measured))
 
 
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
+@pytest.mark.parametrize("protocol", ["paper", pytest.param("strict", marks=pytest.mark.slow)])
 def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
     names = list(seventy_pictures(tmp_path / "images"))[:20]
     items = tuple(

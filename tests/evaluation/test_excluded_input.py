@@ -62,16 +62,16 @@ LONG = ("{} a b c d e f dog", "{} a b c d e f cat")
 @pytest.mark.slow
 def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_model_says_what_it_reads(tmp_path):
     folders = write(tmp_path / "cut", [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)])
-    cut = rococo_jax.evaluate(Telling(), **folders)
+    cut = rococo_jax.evaluate(Telling(), mixed_galleries=(), **folders)
     without = [*SHORT[:-1], (LONG[0].format(IMAGES - 1), None)]
-    expected = rococo_jax.evaluate(SixWords(), **write(tmp_path / "without", without))
+    expected = rococo_jax.evaluate(SixWords(), mixed_galleries=(), **write(tmp_path / "without", without))
     assert all(cut[part] == expected[part] for part in ("tasks", "intervals", "sizes"))
     assert cut["tasks"]["image_to_text"]["mine"]["fr1"] == 25.0
     assert cut["notes"] == [
         "2 of 24 texts are longer than the model's 6 tokens and were truncated",
         "altered texts left out because truncation makes them equal to their originals (image_to_text, mine: 1 of 12)",
     ]
-    asked_all = rococo_jax.evaluate(SixWords(), **folders)
+    asked_all = rococo_jax.evaluate(SixWords(), mixed_galleries=(), **folders)
     assert asked_all["tasks"]["image_to_text"]["mine"]["fr1"] == pytest.approx(100 * 4 / IMAGES)
     assert not asked_all["notes"]
 
@@ -97,7 +97,7 @@ def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
     folders = write(tmp_path, SHORT)
     for number in range(IMAGES - 1):
         (folders["images"] / f"{number}.png").write_bytes((folders["images"] / f"{IMAGES - 1}.png").read_bytes())
-    notes = rococo_jax.evaluate(Telling(), **folders)["notes"]
+    notes = rococo_jax.evaluate(Telling(), mixed_galleries=(), **folders)["notes"]
     assert sum("12 of 12 images are 1 files under several names" in note for note in notes) == 1
     chance = [note for note in notes if "cannot be told from chance" in note]
     assert len(chance) == 2 and all("(8.33): most images are the same files; its drops" in note for note in chance)
@@ -108,7 +108,7 @@ def test_images_with_an_exif_turn_are_noted_once(tmp_path):
     folders, exif = write(tmp_path, SHORT), Image.Exif()
     exif[0x0112] = 6
     Image.open(folders["images"] / "3.png").save(folders["images"] / "3.png", exif=exif)
-    notes = rococo_jax.evaluate(Telling(), **folders)["notes"]
+    notes = rococo_jax.evaluate(Telling(), mixed_galleries=(), **folders)["notes"]
     assert notes == ["1 of 12 images have an EXIF rotation, which is not applied, as in CLIP itself"]
 
 

@@ -24,6 +24,7 @@ from rococo_jax.evaluation.counts import rows_of_outcomes
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.storage import hash_json
 from tests.benchmarks.published_forms import FORMS, write
+from tests.support.cases import further
 from tests.support.world import noise, write_world
 
 # What only vectors of all images, or of texts alone, can give.
@@ -112,13 +113,13 @@ def hashed_file(tmp_path_factory):
 @pytest.mark.slow
 def test_scores_are_ranked_in_float64_also_from_the_cache(coco, tmp_path):
     ranks = {"r1", "r5", "fr1", "median_rank", "mean_rank"}
-    expected = {key: value for key, value in figures(evaluate(Cosines(), **coco)).items() if key[2] in ranks}
+    expected = {key: value for key, value in figures(evaluate(Cosines(), **coco, **RANKS)).items() if key[2] in ranks}
     for _ in range(2):
-        results = figures(evaluate(CloseScores(), **coco, cache=tmp_path))
+        results = figures(evaluate(CloseScores(), **coco, **RANKS, cache=tmp_path))
         assert {key: results[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", further(sorted(FORMS), sorted(FORMS)[::3]))
 def test_suites_of_choices_are_those_of_the_vectors(name, tmp_path):
     write(FORMS[name], tmp_path)
     folders = {"images": tmp_path / "images", "annotations": tmp_path}
@@ -137,7 +138,9 @@ def test_whole_galleries_are_those_of_the_vectors_and_so_is_grounding(coco):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [Both(), Cosines()], ids=["own", "other"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(Both(), id="own", marks=pytest.mark.thorough), pytest.param(Cosines(), id="other")]
+)
 def test_in_two_stages_with_the_whole_gallery_as_candidates_as_well(model, coco, hashed_file):
     expected = figures(evaluate(Hashed(), **coco, **RANKS), BY_VECTORS)
     candidates = None if isinstance(model, Both) else f"{hashed_file}:Hashed"

@@ -143,7 +143,7 @@ ADDED = {
 
 
 # Tried at every run; the others are of the same kinds.
-QUICK = ("another seed", "a file of templates", "a task and a benchmark")
+QUICK = ("another seed", "a task and a benchmark")
 
 
 def every_case(cases, quick=()):
@@ -422,7 +422,7 @@ def written_again(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", every_case(DAMAGE))
+@pytest.mark.parametrize("kind", every_case(DAMAGE, ["a table of other results"]))
 def test_tables_that_are_not_those_of_the_results_are_made_again(folder, world, kind, tmp_path):
     folder("other").evaluate("m1", **CUES, tasks=("edges",))
     out, fresh = folder("out"), folder("fresh")
@@ -511,8 +511,8 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
     operations = watched(out.out, lambda _: None, lambda: out.evaluate(**cues))
     assert out.files == whole.files
     refused_reports = 0
-    # Every second operation, the same command and that before it in turns; all of them in a thorough run.
-    step = 1 if os.environ.get("ROCOCO_THOROUGH") else 2
+    # Every third operation, the same command and that before it in turns; all of them in a thorough run.
+    step = 1 if os.environ.get("ROCOCO_THOROUGH") else 3
     for turn, number in enumerate(range(operations, 0, -step)):
         restore()
         with pytest.raises(Killed):

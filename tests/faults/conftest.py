@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from rococo_jax.locks import hold
+from tests.support.devices import all_devices_are
 from tests.support.faults import World, make_world
 from tests.support.programs import compile_quickly
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_devices():
+    """All devices of a command, whose programs for eight would take longer."""
+    with all_devices_are(2):
+        yield
 
 
 @pytest.fixture(scope="package")

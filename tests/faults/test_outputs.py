@@ -22,6 +22,7 @@ from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
+from tests.support.cases import further
 from tests.support.faults import COMMANDS, Fault, each_of, no_file_above, undamaged
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
@@ -188,7 +189,7 @@ def test_other_errors_that_no_code_can_catch_are_still_printed(monkeypatch):
     assert printed == ["anything else"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, None])
+@pytest.mark.parametrize("number", further([errno.ENOSPC, None], [errno.ENOSPC]))
 def test_a_cache_that_cannot_be_written_is_left_out(number, world, monkeypatch, capsys):
     """The embedding cache on a full disk, or on a read-only file system."""
 

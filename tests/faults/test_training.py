@@ -3,13 +3,11 @@
 import re
 import shutil
 
-import jax
 import pytest
 from PIL import Image
 
-from rococo_jax.runtime import make_mesh
-from rococo_jax.training import setup
 from rococo_jax.training.config import check_config, default_config
+from tests.support.devices import all_devices_are
 from tests.support.faults import Fault, World, each_of, edited, undamaged, with_value, written
 from tests.support.refusals import refused
 from tests.support.tiny_runs import metrics_of
@@ -30,7 +28,7 @@ FILES = [
     _config("binary config", b"\0\1\2\xff" * 20),
     Fault("workdir is a file", undamaged, "captions.json: file system: found Not a directory",
           lambda world: world.command("train", out="captions.json")),
-    Fault("fsdp=3", undamaged, "fsdp: found 3 on 8 devices; wanted a divisor",
+    Fault("fsdp=3", undamaged, "fsdp: found 3 on 2 devices; wanted a divisor",
           lambda world: world.command("train", "--config.fsdp=3")),
 ]  # fmt: skip
 
@@ -121,8 +119,7 @@ def test_files(fault, world, capsys):
 def stopped(pristine, tmp_path_factory):
     """A run of two steps of which one is done."""
     # On one device, whose step takes a fraction of the time to compile.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup, "make_mesh", lambda fsdp: make_mesh(jax.devices()[:1], fsdp=fsdp))
+    with all_devices_are(1):
         world = World(shutil.copytree(pristine, tmp_path_factory.mktemp("stopped") / "world", symlinks=True))
         world.run("train")
         shutil.rmtree(world / "workdir/model")

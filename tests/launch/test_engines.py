@@ -12,6 +12,7 @@ import yaml
 
 from rococo_jax.training.config import read_config
 from tests.support import engines
+from tests.support.cases import further
 from tests.support.launchers import LAUNCH, check_by, read_run_command
 from tests.support.paths import CHECKOUT
 from tests.support.processes import Hosts, Process
@@ -93,7 +94,7 @@ def outputs_of(processes: list[Process]) -> list[bytes]:
 SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", further(ENGINES, ["slurm", "jobset-gpu"]))
 def test_processes_find_their_group_and_the_command(tmp_path, engine):
     """A stand-in for `rococo` shows the environment that it gets."""
     words = ["train", "--config=scenes_tiny", f"--workdir={tmp_path}/run", "--config.steps=3"]
@@ -111,7 +112,7 @@ def test_processes_find_their_group_and_the_command(tmp_path, engine):
     assert re.fullmatch("auto" if engine == "jobset-tpu" else r"(localhost|127\.0\.0\.1):\d+", coordinator)
 
 
-@pytest.mark.parametrize("engine", ["jobset-gpu", "jobset-tpu", "skypilot"])
+@pytest.mark.parametrize("engine", further(["jobset-gpu", "jobset-tpu", "skypilot"], ["skypilot"]))
 def test_files_start_a_run_that_the_command_accepts(tmp_path, engine):
     """Without other words they train with a config that comes with the project, whose keys exist."""
     (output,) = outputs_of(ENGINES[engine]([], 1, tmp_path, [sys.executable, "-c", SHOW]).processes)
@@ -142,7 +143,7 @@ def test_a_stopped_run_is_started_again_and_bad_input_is_not(tmp_path, engine):
     assert not restarts([2, 2]) and not restarts([3, 3])
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("shell", further(["sh", "bash"], ["sh"]))
 def test_a_run_that_sigterm_ended_well_is_to_be_started_again(shell):
     script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(int(sys.argv[1])))\n"
     # In short sleeps: a signal that comes between the print and the sleep does not wake it.

@@ -19,6 +19,7 @@ from rococo_jax.metrics.retrieval import METRICS, query_counts
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.report import across_seeds
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
+from tests.support.cases import further
 
 IMAGES = 150
 NAMES = [metric.name for metric in METRICS]
@@ -210,7 +211,9 @@ def test_draws_of_runs_of_several_seeds_take_the_queries_of_an_image_together():
             assert draw[place] == pytest.approx(100 * mean(itertools.chain(*again)))
 
 
-@pytest.mark.parametrize(("seeds", "spread"), [(2, 0.0), (2, 0.05), (3, 0.02), (5, 0.05)])
+@pytest.mark.parametrize(
+    ("seeds", "spread"), further([(2, 0.0), (2, 0.05), (3, 0.02), (5, 0.05)], [(2, 0.05)], pytest.mark.thorough)
+)
 def test_an_interval_over_seeds_and_images_holds_the_truth_in_95_of_100_samples(seeds, spread):
     """Hits whose rate differs from image to image and from run to run; the truth is the mean over both."""
     rng, samples, images, inside = np.random.default_rng(0), 300, 200, 0
@@ -224,7 +227,9 @@ def test_an_interval_over_seeds_and_images_holds_the_truth_in_95_of_100_samples(
     assert inside / samples >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / samples)
 
 
-@pytest.mark.parametrize(("seeds", "spread"), [(2, 0.05), (3, 0.0), (5, 0.02), (10, 0.05)])
+@pytest.mark.parametrize(
+    ("seeds", "spread"), further([(2, 0.05), (3, 0.0), (5, 0.02), (10, 0.05)], [(3, 0.0)], pytest.mark.thorough)
+)
 def test_equal_models_of_several_seeds_rarely_differ_significantly(seeds, spread):
     """Hits whose rates differ from image to image, alike for both models, and from run to run."""
     rng, samples, images, rejected = np.random.default_rng(1), 200, 150, 0
@@ -238,7 +243,9 @@ def test_equal_models_of_several_seeds_rarely_differ_significantly(seeds, spread
     assert rejected / samples <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / samples)
 
 
-@pytest.mark.parametrize(("seeds", "others"), [(2, 10), (2, 5), (3, 10), (5, 10)])
+@pytest.mark.parametrize(
+    ("seeds", "others"), further([(2, 10), (2, 5), (3, 10), (5, 10)], [(2, 10)], pytest.mark.thorough)
+)
 def test_a_lucky_arm_of_few_seeds_raises_no_more_false_alarms(seeds, others):
     """Welch's degrees of freedom would follow the small variance that two seeds happen to have."""
     rng, samples, rejected = np.random.default_rng(4), 600, 0
@@ -268,7 +275,9 @@ def calibrated_counts(images, excess, rng):
     return count_rows("classify", columns, np.arange(images))
 
 
-@pytest.mark.parametrize(("excess", "truth"), [(0.0, 0.0), (0.03, 3.0), (0.1, 10.0)])
+@pytest.mark.parametrize(
+    ("excess", "truth"), further([(0.0, 0.0), (0.03, 3.0), (0.1, 10.0)], [(0.0, 0.0)], pytest.mark.thorough)
+)
 def test_the_interval_of_ece_covers_the_truth_that_few_images_exceed(excess, truth):
     rng, samples, covered, values = np.random.default_rng(3), 60, 0, []
     for _ in range(samples):

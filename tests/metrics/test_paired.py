@@ -17,6 +17,7 @@ from rococo_jax.metrics.paired import (
     paired_differences,
     smallest_margin,
 )
+from tests.support.cases import further
 
 RECALL = Metric("m", "M", "higher", "%", "", "ours", lambda shares: shares["m"])
 
@@ -233,7 +234,7 @@ def test_the_detectable_effect_needs_as_many_images_as_connors_formula_says(imag
     assert (a * np.sqrt(q) + b * np.sqrt(q - difference**2)) ** 2 / difference**2 == pytest.approx(images)
 
 
-@pytest.mark.parametrize("others", [0, 8])
+@pytest.mark.parametrize("others", further([0, 8], [0]))
 def test_the_detectable_effect_is_found_in_four_of_five_samples_after_correction(others):
     """Draw pairs of hits that differ by the MDE which their own family prints."""
     images, discordant, samples = 300, 0.3, 150

@@ -22,7 +22,9 @@ THEIRS = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2.0**-8)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), pytest.param("bfloat16", 2.0**-8, marks=pytest.mark.slow)]
+)
 def test_an_activation_and_its_derivative_are_torchs(name, dtype, tolerance):
     x = jnp.asarray(np.linspace(-9, 9, 361) + 0.013, dtype)
     cotangent = jnp.asarray(np.random.default_rng(0).uniform(0.5, 2, len(x)), dtype)

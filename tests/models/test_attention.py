@@ -63,7 +63,9 @@ def reference(mask, query, key, value, cotangent):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 2e-6), pytest.param("bfloat16", 2e-2, marks=pytest.mark.slow)]
+)
 def test_the_einsum_is_attention(mask, dtype, tolerance):
     """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
     by_definition, mask, operands = array_of(mask, 9), mask_of(9, *MASKS[mask](9)), inputs(9, dtype)
@@ -123,7 +125,14 @@ def by_xla(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize(("tokens", "mask"), [(8, "none"), *((9, mask) for mask in MASKS)])
+@pytest.mark.parametrize(
+    ("tokens", "mask"),
+    [
+        (9, "both"), pytest.param(8, "none", marks=pytest.mark.slow),
+        pytest.param(9, "causal and keys", marks=pytest.mark.slow),
+        *(pytest.param(9, mask, marks=pytest.mark.thorough) for mask in ("none", "causal", "padding")),
+    ],
+)  # fmt: skip
 def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     """Tokens, their gradient and those of all parameters; JAX refuses to train odd numbers of tokens on cuDNN."""
     spec = dataclasses.replace(VISION, layers=2)

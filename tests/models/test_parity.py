@@ -8,6 +8,7 @@ from flax import nnx
 from rococo_jax.checkpoints import save_model
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.runtime import make_mesh
+from tests.support.cases import further
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import (
     TEXT,
@@ -79,7 +80,24 @@ PAIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", PAIRS)
+# Sizes and settings that another tower here has, too: run with ROCOCO_THOROUGH=1.
+REPEATED = (
+    "clip tanh_gelu_one_head_large_eps", "siglip relu_and_exact_gelu", "dinov2", "dinov2 quick_gelu_large_eps",
+    "registers gated_mlp", "dinov3 no_registers other_base", "bert relu_large_eps", "clip_image", "clip_text",
+)  # fmt: skip
+ALWAYS = (
+    "clip quick_gelu", "metaclip_2", "siglip", "dinov2 gated_mlp", "registers", "dinov3", "bert",
+    "clip_image_head", "siglip_text",
+)  # fmt: skip
+
+
+def marked(cases: dict) -> list:
+    """Return the cases, with marks on those that do not always run."""
+    marks = {case: [pytest.mark.thorough] * (case in REPEATED) + [pytest.mark.slow] for case in cases}
+    return [case if case in ALWAYS else pytest.param(case, marks=marks[case]) for case in cases]
+
+
+@pytest.mark.parametrize("case", marked(PAIRS))
 def test_a_pair_of_towers_gives_the_reference_vectors(case, tmp_path):
     make, sizes, vocabulary, end = PAIRS[case]
     reference = make(**sizes)
@@ -131,7 +149,7 @@ TOWERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TOWERS)
+@pytest.mark.parametrize("case", marked(TOWERS))
 def test_a_tower_without_a_head_gives_the_pooled_tokens_of_the_reference(case, tmp_path):
     make, sizes, pooling = TOWERS[case]
     reference = make(**sizes, seed=3)
@@ -171,7 +189,7 @@ LONE_TOWERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LONE_TOWERS)
+@pytest.mark.parametrize("name", marked(LONE_TOWERS))
 def test_a_single_tower_gives_the_reference_vectors(name, tmp_path):
     family, side, *head = name.split("_")
     make, config, sizes = LONE_TOWERS[name]
@@ -186,7 +204,7 @@ def test_a_single_tower_gives_the_reference_vectors(name, tmp_path):
     assert (ours.text if side == "image" else ours.vision) is None
 
 
-@pytest.mark.parametrize("family", ["clip", "bert"])
+@pytest.mark.parametrize("family", further(("clip", "bert"), ("clip",)))
 def test_tokens_of_text_towers_are_the_reference_ones(family, tmp_path):
     ids, mask = random_texts(13, 99, 98)
     model = clip() if family == "clip" else bert()
@@ -198,7 +216,7 @@ def test_tokens_of_text_towers_are_the_reference_ones(family, tmp_path):
     np.testing.assert_allclose(tokens[mask], output.last_hidden_state.numpy()[mask], rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("family", ["siglip", "dinov2"])
+@pytest.mark.parametrize("family", further(("siglip", "dinov2"), ("siglip",)))
 def test_tokens_and_last_attention_of_image_towers_are_the_reference_ones(family, tmp_path):
     pixels = random_pixels(30)
     model = siglip() if family == "siglip" else dinov2()
@@ -219,8 +237,10 @@ REGISTERS = dinov2_with_registers
 @pytest.mark.parametrize(
     ("make", "size"),
     [
-        (clip, 47), (siglip, 20), (dinov2, 50), (dinov2, 47), (REGISTERS, 20), (REGISTERS, 50), (REGISTERS, 47),
-        (dinov3, 20), (dinov3, 47),
+        (clip, 47), (REGISTERS, 20),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((siglip, 20), (dinov2, 50), (dinov3, 47))),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((dinov2, 47), (REGISTERS, 50))),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((REGISTERS, 47), (dinov3, 20))),
     ],
 )  # fmt: skip
 def test_another_image_size_gives_the_reference_vectors(make, size, tmp_path):

@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.paths import CHECKOUT
 
 SCRIPT = [sys.executable, str(CHECKOUT / "perf" / "run_all.py")]
 
 
+@pytest.mark.slow
 def test_measurements_with_a_result_are_not_repeated(tmp_path):
     out = tmp_path / "toy.json"
     out.write_text(json.dumps({"mixing": {"figures": 1}, "loss_65536": {"failed": "out of memory"}}))

@@ -7,6 +7,7 @@ import pytest
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES, find_corruption
 from rococo_jax.runtime import make_mesh
+from tests.support.cases import further
 from tests.support.refusals import refused
 
 # One of each way of working: per value, sampling between pixels, loops until nothing changes.
@@ -34,7 +35,7 @@ def check(name: str, cases: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REPRESENTATIVE)
+@pytest.mark.parametrize("name", further(REPRESENTATIVE, ("elastic_transform",), pytest.mark.thorough))
 def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices(name):
     check(name, EACH_ONCE + (MORE if name == "elastic_transform" else []))
 
@@ -68,6 +69,7 @@ def test_an_unknown_kind_is_refused_with_the_nearest_name():
     refused("found 'zzz'; wanted one of the 19 that `rococo corrupt-images --help` lists", find_corruption, "zzz")
 
 
+@pytest.mark.slow
 def test_black_images_survive_every_kind_that_divides():
     black = np.zeros((1, 32, 32, 3), np.uint8)
     for name in ("brightness", "saturate", "fog"):

@@ -55,8 +55,10 @@ def by_halves(values: np.ndarray) -> np.float32:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, pytest.param(3, marks=pytest.mark.thorough), 8])
-@pytest.mark.parametrize(("wibble", "decay"), [(100.0, FOG[4][1]), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    "devices", [pytest.param(1, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.thorough), 8]
+)
+@pytest.mark.parametrize(("wibble", "decay"), [(100.0, FOG[4][1]), pytest.param(1.0, 1.0, marks=pytest.mark.thorough)])
 def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay, devices):
     mesh = make_mesh(jax.devices()[:devices])
     split = jax.sharding.PartitionSpec(AXES)
@@ -71,6 +73,7 @@ def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay
         np.testing.assert_array_equal(field, plain_fractal(draws, wibble, decay))
 
 
+@pytest.mark.slow
 def test_sums_are_by_halves_and_the_program_has_no_other_sum():
     field = np.random.default_rng(0).normal(300, 5, (SIDE, SIDE)).astype(np.float32)
     assert jax.jit(ordered_sum)(field) == by_halves(field)

@@ -68,7 +68,7 @@ def plain_loop(encoder, captions: list[str]) -> list[np.ndarray]:
     return [1 - part[1:] @ part[0] for part in parts]
 
 
-@pytest.fixture(scope="module", params=["causal", "masked"])
+@pytest.fixture(scope="module", params=["causal", pytest.param("masked", marks=pytest.mark.thorough)])
 def encoder(request, tiny):
     return tiny if request.param == "causal" else tiny_encoder(spec=tiny_spec(attention=request.param))
 

@@ -77,12 +77,16 @@ def test_what_an_image_draws_does_not_depend_on_the_batch_around_it():
     np.testing.assert_array_equal(draw_partners(key, 16, group=8), partners[:16])
 
 
+OTHERS = [(count, "mix", group) for count, group in ((1, None), (4, None), (2, 4), (8, 4), (8, 16))]
+OTHERS += [(8, "patch", group) for group in (4, 32)]
+
+
 @pytest.mark.parametrize(
     ("devices", "method", "group"),
     # In the whole batch, within a device, and over two and four devices.
-    [(1, "mix", None), (2, "patch", None), pytest.param(4, "mix", None, marks=pytest.mark.thorough)]
-    + [(8, method, group) for method, group in (("mix", None), ("patch", 4), ("mix", 16), ("patch", 32))]
-    + [pytest.param(devices, "mix", 4, marks=pytest.mark.thorough) for devices in (2, 8)],
+    [(8, "patch", 16)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, "patch", None), (8, "mix", None))]
+    + [pytest.param(*case, marks=pytest.mark.thorough) for case in OTHERS],
 )
 def test_one_two_and_eight_devices_give_the_same_bytes(devices, method, group):
     images, key = jnp.asarray(random_images(64)), jax.random.key(4)

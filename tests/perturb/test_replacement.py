@@ -278,6 +278,7 @@ def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the
                 assert LEXICON.alters(LEXICON.find(each.old), LEXICON.find(each.new))
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_a_shuffled_order_gives_the_same_altered_captions(real_images):
     images = real_images[:100]

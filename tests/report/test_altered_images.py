@@ -199,6 +199,7 @@ def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(d
         assert (high + 0.05) / (low + 0.05) >= 4.5, each  # WCAG 2.1, level AA
 
 
+@pytest.mark.slow
 def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
     captions = [random_captions(5, seed, longest=6) for seed in range(12)]

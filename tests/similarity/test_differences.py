@@ -91,7 +91,9 @@ def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
     assert {*found.difference[equal]} == {0} and {*found.blind[equal]} == {*found.grounding[equal]} == {0.5}
 
 
-@pytest.mark.parametrize("device_count", [2, 4, 8])
+@pytest.mark.parametrize(
+    "device_count", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(4, marks=pytest.mark.thorough), 8]
+)
 def test_results_have_the_same_bits_on_one_to_eight_devices(counted, device_count):
     tables, groups, expected = counted
     mesh = make_mesh(jax.devices()[:device_count])

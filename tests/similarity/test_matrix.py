@@ -26,6 +26,7 @@ def test_a_matrix_of_products_ranks_like_its_embeddings(precision):
     assert_same(rank_statistics_of_matrix((queries @ gallery.T).astype(precision), **groups), expected)
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_of_columns_and_of_memory_maps_rank_alike(tmp_path):
     queries, gallery, groups, expected = make_case(1500, 3000)
     scores = queries @ gallery.T

@@ -78,7 +78,10 @@ def test_scores_are_products_in_float32(ranked):
     np.testing.assert_allclose(found.positive_score, exact, atol=WIDTH * 10 * 2.0**-24)
 
 
-@pytest.mark.parametrize(("devices", "fsdp"), [(1, 1), (2, 1), (8, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ("devices", "fsdp"),
+    [(8, 1), (4, 2), *(pytest.param(count, 1, marks=pytest.mark.thorough) for count in (1, 2))],
+)
 def test_rank_is_the_same_on_one_and_eight_devices_and_on_both_axes_of_a_mesh(ranked, devices, fsdp):
     queries, gallery, groups, expected = ranked
     mesh = make_mesh(jax.devices()[:devices], fsdp=fsdp)
@@ -183,6 +186,7 @@ shown = f"{{jax.device_count()}} {{hashlib.sha256(found.best_scores.tobytes()).h
 """
 
 
+@pytest.mark.slow
 def test_scores_have_the_same_bits_in_a_process_with_another_number_of_devices():
     here = {}
     exec(RANKED, here)

@@ -74,15 +74,27 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
     return gradients
 
 
-@pytest.mark.parametrize("tile_rows", [3, None])
-def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, tile_rows):
-    mesh = make_mesh(jax.devices()[:device_count])
+@pytest.mark.parametrize(
+    ("devices", "tile_rows"),
+    [
+        (1, None), (8, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3), (8, None))),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 3), (2, None), (4, 3), (4, None))),
+    ],
+)  # fmt: skip
+def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(devices, tile_rows):
+    mesh = make_mesh(jax.devices()[:devices])
     check(ShardedLogits(mesh, tile_rows), 37, 45)
 
 
 # Of seven queries a device: one at a time, with a remainder of three and of one, as many, and more.
 @pytest.mark.parametrize(
-    "tile_rows", [1, 4, 7, *(pytest.param(rows, marks=pytest.mark.thorough) for rows in (2, 5, 6, 100))]
+    "tile_rows",
+    [
+        4,
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(7, marks=pytest.mark.slow),
+        *(pytest.param(rows, marks=pytest.mark.thorough) for rows in (2, 5, 6, 100)),
+    ],
 )
 def test_results_do_not_depend_on_the_size_of_a_tile(tile_rows):
     check(ShardedLogits(make_mesh(jax.devices()[:2]), tile_rows), 13, 11)
@@ -105,6 +117,7 @@ def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(counts):
     assert gradients[0].sharding.is_equivalent_to(sharded[0].sharding, 2)
 
 
+@pytest.mark.slow
 def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
     mesh = make_mesh(fsdp=2)
     (queries, *_), (keys, *_) = example(40, 48)
@@ -169,8 +182,13 @@ def test_wrong_settings_are_refused():
         ShardedLogits().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))
 
 
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-@pytest.mark.parametrize("width", [3, 16])
+@pytest.mark.parametrize(
+    ("axis_type", "width"),
+    [
+        (AxisType.Auto, 16), (AxisType.Explicit, 3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((AxisType.Auto, 3), (AxisType.Explicit, 16))),
+    ],
+)  # fmt: skip
 def test_sums_over_other_ids_are_those_of_a_loop(axis_type, width):
     """13 items and 3 or 16 columns on 8 devices; groups of one to four equal ids, and masked items."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(axis_type,) * 2)

@@ -57,7 +57,7 @@ def compiled(loss, devices: int):
     return program.memory_analysis().temp_size_in_bytes / 2**20, program.as_text()
 
 
-@pytest.mark.parametrize("loss", [contrastive, sc])
+@pytest.mark.parametrize("loss", [pytest.param(contrastive, marks=pytest.mark.thorough), sc])
 def test_a_loss_has_four_products_and_stores_gathered_keys_and_a_tile(loss):
     """Of 8,192 pairs: keys and their gradient (32 MiB), the results of the columns before each tile, two tiles (8)."""
     few, many = compiled(loss, 4), compiled(loss, 8)
@@ -68,6 +68,7 @@ def test_a_loss_has_four_products_and_stores_gathered_keys_and_a_tile(loss):
         assert " collective-permute" not in program
 
 
+@pytest.mark.slow
 def test_blind_takes_no_products_and_exchanges_no_more_than_its_share_of_the_images():
     """Use sums of embeddings instead of pairwise logits, and gather nothing but ids."""
     few, many = compiled(blind, 4), compiled(blind, 8)

@@ -57,7 +57,7 @@ def test_confidence_and_entropy_are_those_of_scipy_in_float64(asked):
     assert (wrong[np.arange(IMAGES), confidences.answer] == wrong.any(axis=1)).all()
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 8])
 def test_the_bits_are_the_same_on_all_devices_and_in_shares_of_any_size(asked, devices):
     whole, other = score(asked).confidences, score(asked, devices).confidences
     shares = np.split(np.arange(IMAGES), [1, 8, 100])

@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.support.paths import CHECKOUT
-from tests.support.programs import QUICK, is_quick, one_device
+from tests.support.programs import QUICK, one_device
 
 # What is compiled here runs a few times at most.
 _FLAGS = " ".join(f"--{key}={str(value).lower()}" for key, value in QUICK.items())
@@ -108,7 +108,9 @@ def run_lines(
         before: lines that run before joining.
     """
     program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
-    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n" + before
+    program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n"
+    # Three times this long a process waits for the others' errors, and process 0 for those who ask for its own.
+    program += f"from rococo_jax import process_group\nprocess_group._POLL_SECONDS = 0.2\n{before}"
     program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n"
     program += textwrap.indent(lines, "    ")
     return _run_all(program, processes, timeout, frozen)
@@ -128,16 +130,6 @@ def run_command_together(
     messages = "".join(text for _, text in ended)
     assert not any(code for code, _ in ended), messages
     return messages
-
-
-def exit_code_of(program: str) -> int:
-    """Run a program in a process with the devices and programs of this one; return how it ended."""
-    # The same options, by which the cache of programs goes, too.
-    program = f"{_AS_USERS}from tests.support import programs\nprograms.set_options({is_quick()})\n{program}"
-    process = _interpreters().Process(target=_run, args=(program, dict(os.environ), Path(os.devnull)))
-    process.start()
-    process.join(300)
-    return process.exitcode
 
 
 def _run_all(

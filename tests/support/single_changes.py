@@ -38,15 +38,15 @@ def changes_of(folder: Path) -> Iterator[Change]:
             yield str(path), lambda copy, path=path: (copy / path).write_text((copy / path).read_text() + "x")
 
 
-def one_of_each_field(changes: Iterable[Change], decisive: Iterable[str]) -> list[Change]:
-    """Return the first change of each field of a JSON file, two levels deep, and of each other file.
+def one_of_each_field(changes: Iterable[Change], decisive: Iterable[str], depth: int = 1) -> list[Change]:
+    """Return the first change of each field of a JSON file, `depth` levels deep, and of each other file.
 
     Of the changes with a decisive beginning, the first and the last are returned.
     """
     groups: dict[str, list[Change]] = {}
     for label, change in changes:
         file, _, place = label.partition(": ")
-        field = "/".join([file, *(part for part in place.split("/")[:2] if not part.isdecimal())])
+        field = "/".join([file, *(part for part in place.split("/")[:depth] if not part.isdecimal())])
         field = next((beginning for beginning in decisive if label.startswith(beginning)), field)
         groups.setdefault(field, []).append((label, change))
     lasts = [group[-1] for field, group in groups.items() if field in decisive and len(group) > 1]

@@ -2,13 +2,12 @@
 
 import copy
 
-import jax
 import pytest
 
 from rococo_jax.models import fsdp
-from rococo_jax.runtime import make_mesh
 from rococo_jax.training import setup
 from rococo_jax.training.config import flat
+from tests.support.devices import all_devices_are
 from tests.support.input_world import make_world
 
 # What stands around a step.
@@ -45,8 +44,7 @@ def shared_steps(request):
 @pytest.fixture(scope="module")
 def one_device():
     """A run without a mesh takes all devices of the machine: here as on a machine that has one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup, "make_mesh", lambda fsdp=1: make_mesh(jax.devices()[:1], fsdp=fsdp))
+    with all_devices_are(1):
         yield
 
 

@@ -19,6 +19,7 @@ from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.grad_cache import loss_and_gradients
 from rococo_jax.training.step import make_embed, total_loss
 from tests.models.test_flops import TEXT, VISIONS, VIT
+from tests.support.cases import further
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import mesh_of
 from tests.training.test_step import make_config, tower_batch_shapes
@@ -108,8 +109,8 @@ def program_of_gradients(name: str, parts: int):
     return program.jaxpr, sorted(results)
 
 
-# Every second tower; all of them in a thorough run.
-PROGRAMS = [pytest.param(name, 1, marks=[pytest.mark.thorough] * (place % 2)) for place, name in enumerate(SPECS)]
+# Every third tower; all of them in a thorough run.
+PROGRAMS = further([(name, 1) for name in SPECS], [(name, 1) for name in [*SPECS][::3]], pytest.mark.thorough)
 
 
 @pytest.mark.slow

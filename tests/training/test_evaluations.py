@@ -11,6 +11,7 @@ import pytest
 import rococo_jax
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.training import run
+from tests.support.cases import further
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, Stopped, stop_after, tiny_config
 from tests.support.world import write_world
@@ -68,15 +69,10 @@ def signal_at(step: int, number: int):
     return on_step
 
 
-STOPS = [(2, signal.SIGINT), (STEPS, signal.SIGTERM)]
-OTHER_STOPS = [
-    pair for pair in itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)) if pair not in STOPS
-]
+STOPS = list(itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGINT)))
 
 
-@pytest.mark.parametrize(
-    ("step", "number"), [*STOPS, *(pytest.param(*pair, marks=pytest.mark.thorough) for pair in OTHER_STOPS)]
-)
+@pytest.mark.parametrize(("step", "number"), further(STOPS, [(2, signal.SIGINT)], pytest.mark.thorough))
 def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number, data, unbroken, tmp_path):
     stopped = run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
     assert (stopped.stopped is None) == (step == STEPS), "nothing is left to stop in the last step"
@@ -85,7 +81,7 @@ def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number,
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("step", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
+@pytest.mark.parametrize("step", further([1, 2, 4], [1], pytest.mark.thorough))
 def test_a_failed_evaluation_costs_no_step_and_is_repeated_on_resume(step, data, unbroken, tmp_path):
     trained = []
 

@@ -64,6 +64,7 @@ def test_pools_of_features_exclude_altered_captions_with_equal_tokens(world, lon
 @pytest.mark.slow
 def test_a_run_reports_truncated_texts_once_and_logs_their_counts(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
+    keys |= {"train__vision": "none", "train__text": "none"}
     run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run", mesh=mesh_of(1))
     lines = metrics_of(tmp_path / "run")
     # As negatives they were as near as the caption itself: ln (1 + 8).

@@ -125,6 +125,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_sharded_parameters_save_evaluate_and_resume(data):
     """A stop, a resumed run with an evaluation of the model that is as of one process, and a run without room."""
     lines = SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN)

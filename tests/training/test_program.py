@@ -59,7 +59,8 @@ def config(tmp_path_factory):
     captions = [[" ".join(["dog"] * words)] for words in (5, 20, 8, 6, 6, 7, 9, 4)]
     start = tiny_encoder(spec=tiny_spec(16), name="start")
     folder = write_world(tmp_path_factory.mktemp("data"), captions, start=start)
-    return tiny_config(folder, steps=STEPS, batch_size=BATCH, train__vision="none", checkpoint__every=100)
+    frozen = {"train__vision": "none", "train__text": "none"}
+    return tiny_config(folder, steps=STEPS, batch_size=BATCH, checkpoint__every=100, **frozen)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_stacks_are_joined_in_the_order_of_their_parameters():
 def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
-    config = make_config(remat="full", micro_batches=2, **{**PAIRS_ALONE, "losses__sc__weight": 1.0})
+    config = make_config(remat="full", **{**PAIRS_ALONE, "losses__sc__weight": 1.0})
     # As BERT's 30,522 words over 8 devices, a vocabulary that does not divide.
     spec = dataclasses.replace(encoder.spec, text=dataclasses.replace(encoder.spec.text, vocabulary_size=301))
     program = lower_step(config, spec, encoder.preprocessing, mesh, TOKENS).compile().as_text()
@@ -88,6 +88,7 @@ def bytes_kept(config, spec, rows: int) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 
+@pytest.mark.slow
 def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisation():
     layers, tokens, width = 12, 14 * 14 + 1, 768
     vision = dataclasses.replace(

@@ -32,7 +32,7 @@ DEFAULTS = flat(default_config())
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("parts")) for name in CASES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("every", "parts"))) for name in CASES]
 )
 def test_three_steps_are_those_of_torch(name):
     case = CASES[name]

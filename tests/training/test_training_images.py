@@ -13,6 +13,7 @@ from rococo_jax.data.training_images import TrainingImages, read_training_images
 from rococo_jax.encoders import load_model
 from rococo_jax.training import run
 from rococo_jax.training.init import interpolated, starting_encoder
+from tests.support.cases import further
 from tests.support.tiny import exportable_encoder, random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, tiny_config
 from tests.support.world import write_world
@@ -83,7 +84,7 @@ def test_an_interpolated_model_lists_the_images_of_both(data, trained, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "source", [pytest.param("{}/model", marks=pytest.mark.thorough), "{}@latest", "{}/checkpoints/1"]
+    "source", further(["{}/model", "{}@latest", "{}/checkpoints/1"], ["{}@latest"], pytest.mark.thorough)
 )
 def test_a_run_adds_its_images_to_those_of_its_starting_model(data, trained, tmp_path, source):
     done = run.run_training(config_of(data, "others.json", init__model=source.format(trained)), tmp_path / "second")

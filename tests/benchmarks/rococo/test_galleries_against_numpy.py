@@ -107,7 +107,7 @@ def test_captions_among_originals_and_mixed_images(world):
     assert found["top1_other_altered"] == pytest.approx(found["fr1"] - own)
 
 
-@pytest.mark.parametrize("kind", ["contrast", "gaussian_noise"])
+@pytest.mark.parametrize("kind", ["contrast", pytest.param("gaussian_noise", marks=pytest.mark.slow)])
 def test_corrupted_images_take_the_place_of_the_originals(kind, world):
     tasks, encoder, paths, texts, owner = world
     images = encoder.encode_image([corrupted(path, path.name, kind, 4) for path in paths])

@@ -86,7 +86,7 @@ def test_strict_mixes_no_image_with_itself_and_keeps_every_other_published_pair(
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("method", ["mix", "patch"])
+@pytest.mark.parametrize("method", ["mix", pytest.param("patch", marks=pytest.mark.slow)])
 def test_real_images_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs(real_data, method):
     torch, paths = (
         pytest.importorskip("torch"),

@@ -94,6 +94,7 @@ def test_clean_captions_alone_can_be_verified(tmp_path, capsys):
     assert "altered" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_the_published_files_have_the_quirks_that_are_known(real_data):
     report = audit_captions(real_data / "rococo/annotations", real_data / "coco/images")
