@@ -66,3 +66,71 @@ def test_a_program_is_counted_as_by_hand(program_costs):
     in_loop = turns * (array + 4 + 2 * array + 3 * 4)
     slice_on_chip = 4 * array
     assert costs.bytes == in_loop + slice_on_chip + 2 * 4 * (16 * 32 + 24 * 32 + 16 * 24)
+
+
+NESTED = """HloModule step
+
+%slice (whole: f32[12,8,8], at: s32[]) -> f32[8,8] {
+  %whole = f32[12,8,8]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %one = f32[1,8,8]{2,1,0} dynamic-slice(%whole, %at, %zero, %zero), dynamic_slice_sizes={1,8,8}
+  ROOT %layer = f32[8,8]{1,0} bitcast(%one)
+}
+
+%update (of: f32[12,8,8], by: f32[8,8], place: s32[]) -> f32[12,8,8] {
+  %of = f32[12,8,8]{2,1,0} parameter(0)
+  %by = f32[8,8]{1,0} parameter(1)
+  %place = s32[] parameter(2)
+  %start = s32[] constant(0)
+  %new = f32[1,8,8]{2,1,0} bitcast(%by)
+  ROOT %changed = f32[12,8,8]{2,1,0} dynamic-update-slice(%of, %new, %place, %start, %start)
+}
+
+%layer_product (stack: f32[12,8,8], turn: s32[], x: f32[8,8], out: f32[12,8,8]) -> f32[12,8,8] {
+  %stack = f32[12,8,8]{2,1,0} parameter(0)
+  %turn = s32[] parameter(1)
+  %x = f32[8,8]{1,0} parameter(2)
+  %out = f32[12,8,8]{2,1,0} parameter(3)
+  %kernel = f32[8,8]{1,0} fusion(%stack, %turn), kind=kLoop, calls=%slice
+  %y = f32[8,8]{1,0} dot(%x, %kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %kept = f32[12,8,8]{2,1,0} fusion(%out, %y, %turn), kind=kLoop, calls=%update
+}
+
+ENTRY %main (layers: f32[12,8,8], number: s32[], input: f32[8,8], outputs: f32[12,8,8]) -> f32[12,8,8] {
+  %layers = f32[12,8,8]{2,1,0} parameter(0)
+  %number = s32[] parameter(1)
+  %input = f32[8,8]{1,0} parameter(2)
+  %outputs = f32[12,8,8]{2,1,0} parameter(3)
+  ROOT %result = f32[12,8,8]{2,1,0} fusion(%layers, %number, %input, %outputs), kind=kOutput, calls=%layer_product
+}
+"""
+
+
+def test_a_slice_in_a_fusion_inside_a_fusion_is_all_that_is_read_or_written(program_costs):
+    """Of both stacks one layer: whole stacks, counted in each turn of a loop, made a step three times as large."""
+    layer = 4 * 8 * 8
+    assert program_costs.Costs(NESTED).bytes == layer + 4 + layer + layer
+
+
+@pytest.mark.parametrize(
+    ("call", "products"),
+    [
+        ('%q), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":'
+         '{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}', 1),
+        ('%q), custom_call_target="__cudnn$fmhaSoftmax", backend_config={"cudnn_fmha_backend_config":'
+         '{"intermediate_tensor_shape":{"dimensions":["1","1","16","24"]}}}', 2),
+        ('%q), custom_call_target="__cudnn$fmhaSoftmaxBackward", backend_config={"cudnn_fmha_backend_config":'
+         '{"intermediate_tensor_shape":{"dimensions":["1","1","16","24"]}}}', 5),
+    ],
+)  # fmt: skip
+def test_products_of_libraries_on_gpus_count(call, products, program_costs):
+    """A product of 16 x 32 by 32 x 24: one, attention's two, and its five backward."""
+    program = f"""HloModule step
+
+ENTRY %main (q: bf16[16,32]) -> bf16[16,24] {{
+  %q = bf16[16,32]{{1,0}} parameter(0)
+  ROOT %out = bf16[16,24]{{1,0}} custom-call(%q, {call}
+}}
+"""
+    assert program_costs.Costs(program).flops == products * 2 * 16 * 32 * 24
