@@ -53,8 +53,8 @@ def attend(
     """Return the weighted sums of the values, and the attention weights (float32).
 
     Logits leave their product in the dtype of the towers: they are what a device without fused attention reads and
-    writes most, and in bfloat16 they are half the bytes (of a layer of ViT-B/16 on a TPU v5e, 1.07 GB instead of 2.03).
-    The softmax is computed in float32. A query without a visible key attends to all keys equally.
+    writes most, and in bfloat16 they are half the bytes. The softmax is computed in float32. A query without a visible
+    key attends to all keys equally.
     """
     precision, scale = precision_of(query.dtype), query.shape[-1] ** -0.5
     if query.dtype == jnp.float32:
