@@ -26,4 +26,4 @@ def test_what_is_missing_skips_a_test_unless_it_is_required(require, variable, m
 @pytest.mark.parametrize("name", ["ROCOCO_REQUIRE_DATA", "ROCOCO_REQUIRE_BROWSER"])
 def test_ci_requires_the_data_beside_the_checkout_and_a_browser(name):
     lines = (CHECKOUT / ".ci" / "run").read_text()
-    assert lines.index(f"export {name}=1") < lines.index("\nmake test-full")
+    assert lines.index(f"export {name}=1") < lines.index("\nmake test\n")
