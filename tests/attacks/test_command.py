@@ -2,13 +2,12 @@
 
 import json
 
-import jax
 import pytest
 
 from rococo_jax import read_results
 from rococo_jax.cli.main import main
-from rococo_jax.runtime import make_mesh
 from tests.attacks.worlds import ITEMS, LEXICON_JSON, words, write_files
+from tests.support.devices import all_devices_are
 from tests.support.paths import CHECKOUT
 
 pytestmark = pytest.mark.quick  # margins and counts, however the programs are compiled
@@ -17,9 +16,7 @@ pytestmark = pytest.mark.quick  # margins and counts, however the programs are c
 @pytest.fixture(scope="module", autouse=True)
 def one_device():
     """A command takes all devices of the machine: here as on a machine that has one."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("encoders.loading", "evaluation.model_series"):
-            patch.setattr(f"rococo_jax.{module}.make_mesh", lambda devices=None: make_mesh(jax.devices()[:1]))
+    with all_devices_are(1):
         yield
 
 

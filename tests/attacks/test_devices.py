@@ -3,13 +3,12 @@
 import json
 import os
 
-import jax
 import pytest
 
 from rococo_jax import read_results
 from rococo_jax.cli.main import main
-from rococo_jax.runtime import make_mesh
 from tests.attacks.worlds import words, write_files
+from tests.support.devices import all_devices_are
 
 THOROUGH = bool(os.environ.get("ROCOCO_THOROUGH"))
 pytestmark = [pytest.mark.slow, *[pytest.mark.quick] * (not THOROUGH)]
@@ -23,9 +22,9 @@ def both(paths, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rococo_jax.attacks.pixel_attack._CPU_IMAGES", 2)
         for count, batch in ((1, 2), (2, 3), (8, 5)) if THOROUGH else ((1, 2), (8, 5)):
-            patch.setattr("rococo_jax.encoders.loading.make_mesh", lambda count=count: make_mesh(jax.devices()[:count]))
             folders[count] = world / f"on_{count}"
-            assert main([*words(world, "demo:plain", f"on_{count}"), *options, str(batch)]) == 0
+            with all_devices_are(count):
+                assert main([*words(world, "demo:plain", f"on_{count}"), *options, str(batch)]) == 0
     return folders
 
 

@@ -6,7 +6,7 @@ from tests.support.devices import all_devices_are
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_devices(request):
-    """All devices of an evaluation, but where other numbers of them are compared."""
-    with all_devices_are(8 if request.path.stem == "test_callback" else 2):
+def two_devices():
+    """All devices of an evaluation; a file that compares other numbers of them has its own fixture."""
+    with all_devices_are(2):
         yield

@@ -63,6 +63,11 @@ def small_shards():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def two_devices():
+    """All eight devices, in place of the two of other files: tests choose how many they take."""
+
+
 def figures_of(results: dict) -> dict[str, float]:
     leaves = flatten_dict(results["tasks"], sep="/")
     return {path: value for path, value in leaves.items() if value is not None and "/unseen/" not in path}

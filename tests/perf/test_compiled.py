@@ -7,7 +7,8 @@ import pytest
 from tests.support.paths import CHECKOUT
 
 pytestmark = pytest.mark.quick
-PROGRAM = """HloModule step
+# A fusion that takes one layer of a stack.
+SLICED = """HloModule step
 
 %sliced (whole: f32[12,8,8], at: s32[]) -> f32[8,8] {
   %whole = f32[12,8,8]{2,1,0} parameter(0)
@@ -17,7 +18,10 @@ PROGRAM = """HloModule step
   ROOT %layer = f32[8,8]{1,0} bitcast(%one)
 }
 
-%body (state: (s32[], f32[8,8], f32[12,8,8])) -> (s32[], f32[8,8], f32[12,8,8]) {
+"""
+PROGRAM = (
+    SLICED
+    + """%body (state: (s32[], f32[8,8], f32[12,8,8])) -> (s32[], f32[8,8], f32[12,8,8]) {
   %state = (s32[], f32[8,8]{1,0}, f32[12,8,8]{2,1,0}) parameter(0)
   %turn = s32[] get-tuple-element(%state), index=0
   %by = s32[] constant(2)
@@ -49,6 +53,7 @@ ENTRY %main (first: f32[8,8], stack: f32[12,8,8], q: bf16[4,16,32], k: bf16[4,24
   ROOT %logits = bf16[4,16,24]{2,1,0} convolution(%q, %k), window={size=4 stride=3 pad=0_0 lhs_dilate=4}, dim_labels=0bf_0oi->0bf
 }
 """  # noqa: E501  an instruction is one line
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +73,9 @@ def test_a_program_is_counted_as_by_hand(program_costs):
     assert costs.bytes == in_loop + slice_on_chip + 2 * 4 * (16 * 32 + 24 * 32 + 16 * 24)
 
 
-NESTED = """HloModule step
-
-%slice (whole: f32[12,8,8], at: s32[]) -> f32[8,8] {
-  %whole = f32[12,8,8]{2,1,0} parameter(0)
-  %at = s32[] parameter(1)
-  %zero = s32[] constant(0)
-  %one = f32[1,8,8]{2,1,0} dynamic-slice(%whole, %at, %zero, %zero), dynamic_slice_sizes={1,8,8}
-  ROOT %layer = f32[8,8]{1,0} bitcast(%one)
-}
-
-%update (of: f32[12,8,8], by: f32[8,8], place: s32[]) -> f32[12,8,8] {
+NESTED = (
+    SLICED
+    + """%update (of: f32[12,8,8], by: f32[8,8], place: s32[]) -> f32[12,8,8] {
   %of = f32[12,8,8]{2,1,0} parameter(0)
   %by = f32[8,8]{1,0} parameter(1)
   %place = s32[] parameter(2)
@@ -92,7 +89,7 @@ NESTED = """HloModule step
   %turn = s32[] parameter(1)
   %x = f32[8,8]{1,0} parameter(2)
   %out = f32[12,8,8]{2,1,0} parameter(3)
-  %kernel = f32[8,8]{1,0} fusion(%stack, %turn), kind=kLoop, calls=%slice
+  %kernel = f32[8,8]{1,0} fusion(%stack, %turn), kind=kLoop, calls=%sliced
   %y = f32[8,8]{1,0} dot(%x, %kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   ROOT %kept = f32[12,8,8]{2,1,0} fusion(%out, %y, %turn), kind=kLoop, calls=%update
 }
@@ -105,6 +102,7 @@ ENTRY %main (layers: f32[12,8,8], number: s32[], input: f32[8,8], outputs: f32[1
   ROOT %result = f32[12,8,8]{2,1,0} fusion(%layers, %number, %input, %outputs), kind=kOutput, calls=%layer_product
 }
 """
+)
 
 
 def test_a_slice_in_a_fusion_inside_a_fusion_is_all_that_is_read_or_written(program_costs):
