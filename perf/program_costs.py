@@ -151,24 +151,24 @@ class Costs:
     def _read(self, operand: str, inner: list[Instruction], parameter: Instruction | None) -> float:
         """Return what an instruction reads of an operand: of a fusion that only slices it, the slices."""
         size = sum(_sizes(self.by_name[operand].shape))
-        return size if parameter is None else min(size, self._used(parameter.name, inner))
+        return size if parameter is None else min(size, self._bytes_used(parameter.name, inner))
 
-    def _used(self, name: str, inner: list[Instruction]) -> float:
+    def _bytes_used(self, name: str, inner: list[Instruction]) -> float:
         """Return the bytes of a value that a fusion uses: infinity if not only slices of it, in nested fusions too."""
-        used = 0.0
+        total = 0.0
         for each in (each for each in inner if name in each.operands):
             if each.opcode in ("bitcast", "reshape"):
-                used += self._used(each.name, inner)
+                total += self._bytes_used(each.name, inner)
             elif each.opcode in _SLICES and each.operands.index(name) == 0:
-                used += _all_bytes(each.shape)
+                total += _all_bytes(each.shape)
             elif each.opcode == "fusion":
                 nested = self.computations[each.called("calls")]
                 places = [place for place, operand in enumerate(each.operands) if operand == name]
                 inside = [each for each in nested if each.opcode == "parameter" and int(each.literal) in places]
-                used += sum(self._used(parameter.name, nested) for parameter in inside)
+                total += sum(self._bytes_used(parameter.name, nested) for parameter in inside)
             elif each.opcode != "dynamic-update-slice" or each.operands.index(name) != 0:
                 return math.inf  # updated in place, it is not read
-        return used
+        return total
 
     def _written(self, each: Instruction, inner: list[Instruction]) -> list[float]:
         """Return what a fusion writes of each result: of an array that it updates in place, the update."""
