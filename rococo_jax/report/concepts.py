@@ -21,12 +21,12 @@ import numpy as np
 
 from rococo_jax.benchmarks.audit import alphanumeric_runs
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import PAIRS, PER_QUERY
-from rococo_jax.evaluation.table_metadata import read_rows
+from rococo_jax.evaluation.results import PAIRS
 from rococo_jax.metrics.intervals import share_interval
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.report.blocks import Cell, Folded, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.collection import Estimate, Run
+from rococo_jax.report.results_file import ResultsFile
 from rococo_jax.report.tables import Column, pivot
 from rococo_jax.report.vocabulary import count, task_label, variant_label
 from rococo_jax.storage import write_csv_rows
@@ -65,12 +65,10 @@ def concept_rows(run: Run, lexicon: Lexicon) -> Iterator[dict[str, Any]]:
     Raises InputError: a table is damaged or belongs to other results.
     """
     for file in run.files:
-        names = {stored: task for task, stored in file.tasks.items()}
-        queries = _queries(file.path.with_name(PER_QUERY))
-        for (task, variant), pairs in _pairs(file.path.with_name(PAIRS)).items():
-            if task in names:
-                about = {"model": run.label, "task": names[task], "variant": variant}
-                yield from _rows_of_variant(about, pairs, queries.get((task, variant), {}), lexicon)
+        queries = _queries(file)
+        for (task, variant), pairs in _pairs(file).items():
+            about = {"model": run.label, "task": task, "variant": variant}
+            yield from _rows_of_variant(about, pairs, queries.get((task, variant), {}), lexicon)
 
 
 def _rows_of_variant(
@@ -92,29 +90,21 @@ def words_of_pair(lexicon: Lexicon, original: str, altered: str) -> tuple[str, s
     return _names(lexicon, replaced_word(original, altered))
 
 
-def words_of_queries(
-    folder: Path, lexicon: Lexicon, tasks: Mapping[str, str] | None = None
-) -> dict[tuple[str, str, str], list[tuple[str, str]]]:
-    """Return `words_of_pair` of each altered caption, by task, variant and image, from the `pairs.parquet` in `folder`.
-
-    Args:
-        tasks: names of tasks by those in the file; the others are left out. The file's own if it is None.
-    """
+def words_of_queries(file: ResultsFile, lexicon: Lexicon) -> dict[tuple[str, str, str], list[tuple[str, str]]]:
+    """Return `words_of_pair` of each altered caption, by task, variant and image, from the `pairs.parquet`."""
     words: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
-    for (stored, variant), pairs in _pairs(folder / PAIRS).items():
-        task = stored if tasks is None else tasks.get(stored)
-        if task is not None:
-            for image, right, wrong, _ in pairs:
-                words.setdefault((task, variant, image), []).append(words_of_pair(lexicon, right, wrong))
+    for (task, variant), pairs in _pairs(file).items():
+        for image, right, wrong, _ in pairs:
+            words.setdefault((task, variant, image), []).append(words_of_pair(lexicon, right, wrong))
     return words
 
 
-def add_replaced_words(rows: Any, folder: Path, lexicon: Lexicon) -> Any:
-    """Return rows of a `per_query.parquet`, a data frame, with the columns `replaced_word` and `replaced_group`.
+def add_replaced_words(rows: Any, file: ResultsFile, lexicon: Lexicon) -> Any:
+    """Return rows of the `per_query.parquet`, a data frame, with the columns `replaced_word` and `replaced_group`.
 
     Both are tuples with an entry for each altered caption of the query or item; None in rows without altered captions.
     """
-    of_queries = words_of_queries(folder, lexicon)
+    of_queries = words_of_queries(file, lexicon)
     words: list[tuple[str, ...] | None] = []
     groups: list[tuple[str, ...] | None] = []
     wrongs = rows["wrong_caption"] if "wrong_caption" in rows else [None] * len(rows)
@@ -206,22 +196,22 @@ def _counts(
                 yield key, metric, numbers | {"n": int(whole.sum()), "images": int((whole > 0).sum())}
 
 
-def _pairs(path: Path) -> dict[tuple[str, str], list[tuple[str, str, str, float]]]:
+def _pairs(file: ResultsFile) -> dict[tuple[str, str], list[tuple[str, str, str, float]]]:
     """Return image, original, altered caption and preference of each pair of captions, by task and variant."""
     pairs: dict[tuple[str, str], list[tuple[str, str, str, float]]] = {}
-    if path.is_file():
+    if file.path.with_name(PAIRS).is_file():
         columns = ["task", "variant", "image", "right", "wrong", "preference"]
-        table = read_rows(path, "the table of pairs that `rococo evaluate` writes", columns=columns)
+        table = file.rows(PAIRS, columns)
         for task, variant, *pair in zip(*(table[name].to_pylist() for name in columns), strict=True):
             if pair[1] != pair[2]:  # altered images have the name of their original
                 pairs.setdefault((task, variant), []).append(tuple(pair))
     return pairs
 
 
-def _queries(path: Path) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
+def _queries(file: ResultsFile) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
     """Return by task, variant and image the number of queries, and of those whose first result is an altered one."""
     queries: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
-    table = read_rows(path, "the table of queries that `rococo evaluate` writes") if path.is_file() else None
+    table = file.rows() if file.table.is_file() else None
     if table is None or "top1_kind" not in table.column_names:
         return queries
     columns = ("task", "variant", "image", "top1_kind")

@@ -23,7 +23,6 @@ from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pictures import open_image, thumbnail_jpeg
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.progress import progress
 from rococo_jax.report.answers import Answer, answered_rows
@@ -96,20 +95,15 @@ class Items:
         for file in run.files:
             if not file.table.is_file():
                 continue
-            table = read_rows(file.table, "the table of queries that `rococo evaluate` writes beside results.json")
+            table = file.rows()
             used = [field.name for field in table.schema if field.name in _READ or pa.types.is_boolean(field.type)]
-            names = {stored: task for task, stored in file.tasks.items()}
-            tasks = table["task"].to_pylist()
-            table = table.select(used).filter(pa.array([task in names for task in tasks]))
-            renamed = pa.array([names[task] for task in tasks if task in names], pa.string())
-            table = table.set_column(used.index("task"), "task", renamed)
             words: Mapping[tuple[str, str, str], list[tuple[str, str]]] | None = None
-            for row, answer in answered_rows(run, table):
+            for row, answer in answered_rows(run, table.select(used)):
                 key = (section, *(row.get(name) for name in ("task", "variant", "seed")), *_identity(row))
                 item = self._keys.get(key)
                 if item is None:
                     if words is None:
-                        words = words_of_queries(file.table.parent, self._lexicon, names)
+                        words = words_of_queries(file, self._lexicon)
                     item = self._keys[key] = self._add_item(section, run, row, answer, words)
                 kind = row.get("top1_kind", "")
                 numbers = self._text(answer.answer), self._text(answer.right)

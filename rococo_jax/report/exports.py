@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError, missing_library
-from rococo_jax.evaluation.table_metadata import read_rows as read_table_rows
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results, tasks_of
@@ -157,11 +156,9 @@ def read_rows(*sources: Any) -> Any:
     tables, lexicon = [], shipped_lexicon()
     for run in (run for group in groups_of("read_rows", sources) for run in group.runs):
         for file in run.files:
-            table = read_table_rows(file.table, "the table of queries that `rococo evaluate` writes").to_pandas()
-            names = {name: task for task, name in file.tasks.items()}
-            table = table[table["task"].isin(names)].assign(task=lambda each, names=names: each["task"].map(names))
+            table = file.rows().to_pandas()
             table.insert(0, "model", run.label)
-            tables.append(add_replaced_words(table, file.path.parent, lexicon))
+            tables.append(add_replaced_words(table, file, lexicon))
     return pd.concat(tables, ignore_index=True)
 
 

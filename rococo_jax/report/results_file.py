@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.evaluation.examples import Example, read_examples
-from rococo_jax.evaluation.results import PER_QUERY
+from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_counts
+from rococo_jax.evaluation.table_metadata import read_rows
+
+_CONTENTS = {PER_QUERY: "queries", PAIRS: "pairs"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,19 @@ class ResultsFile:
     def table(self) -> Path:
         """The per_query.parquet beside it."""
         return self.path.parent / PER_QUERY
+
+    def rows(self, name: str = PER_QUERY, columns: Sequence[str] | None = None) -> Any:
+        """Return the rows of its tasks in a table beside it, an Arrow table with their names in the report.
+
+        Raises InputError: there is no such table, or see `table_metadata.read_rows`.
+        """
+        import pyarrow as pa
+
+        expected = f"the table of {_CONTENTS[name]} that `rococo evaluate` writes beside results.json"
+        table = read_rows(self.path.with_name(name), expected, columns=columns)
+        reported = {stored: task for task, stored in self.tasks.items()}
+        tasks = pa.array([reported.get(stored) for stored in table["task"].to_pylist()], pa.string())
+        return table.set_column(table.column_names.index("task"), "task", tasks).filter(tasks.is_valid())
 
     def counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
         """Return the counts of variants, by task; see `read_counts`."""

@@ -60,11 +60,11 @@ def run(tmp_path) -> Run:
 
 def test_rows_have_the_words_of_their_altered_captions(run):
     rows = pq.read_table(run.path.with_name("per_query.parquet")).to_pandas()
-    named = add_replaced_words(rows, run.path.parent, LEXICON).set_index("image")
+    named = add_replaced_words(rows, run.files[0], LEXICON).set_index("image")
     assert named.replaced_word["2.jpg"] == ("sofa", "cat") and named.replaced_group["2.jpg"] == ("furniture", "animal")
     assert named.replaced_word["4.jpg"] == (NONE, NONE)  # in none or two words
     items = pd.DataFrame({"task": ["t"], "variant": ["v"], "caption": ["A dog."], "wrong_caption": ["An owl."]})
-    assert add_replaced_words(items, run.path.parent, LEXICON).replaced_word[0] == ("dog",)
+    assert add_replaced_words(items, run.files[0], LEXICON).replaced_word[0] == ("dog",)
 
 
 def test_the_page_has_the_shares_of_the_table(run):
