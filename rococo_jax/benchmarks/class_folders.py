@@ -37,11 +37,11 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
             images_of[label].append(name)
     if nested := [label for label, images in images_of.items() if images and not _has_image_itself(images)]:
         inside = sorted({name.split("/")[1] for name in images_of[nested[0]]})
-        found = f"only folders in {_few(nested)} ({_few(inside)})"
+        found = f"only folders in {few(nested)} ({few(inside)})"
         wanted = f"images in each, or a folder whose folders are the classes, such as {folder / _evaluated(nested)}"
         raise InputError(folder, "class folders", found, wanted)
     if labels and all(map(_SPLIT.fullmatch, labels)):
-        found = f"splits of a data set: {_few(labels)}"
+        found = f"splits of a data set: {few(labels)}"
         raise InputError(folder, "class folders", found, "a folder of images for each class, of one split")
     if without := [label for label, images in images_of.items() if not images]:
         raise InputError(folder / without[0], "class folder", "no image", "at least one image of every class")
@@ -60,5 +60,6 @@ def _evaluated(labels: Sequence[str]) -> str:
     return next((label for start in _EVALUATED for label in labels if label.lower().startswith(start)), labels[0])
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f", ... ({len(names)})" if len(names) > 4 else "")
+def few(names: Sequence[str], most: int = 4) -> str:
+    """Return the first names, and the count if there are more."""
+    return ", ".join(names[:most]) + (f", ... ({len(names)})" if len(names) > most else "")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, downloads_of, open_images, register
-from rococo_jax.benchmarks.class_folders import class_name_of
+from rococo_jax.benchmarks.class_folders import class_name_of, few
 from rococo_jax.benchmarks.excluded_input import in_turns
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.pooling import Headline
@@ -197,7 +197,8 @@ def _check(labelled: LabelledImages, name: str) -> None:
     for each in labelled.images:
         for label in (each.label, each.texture):
             if label is not None and label not in labelled.classes:
-                raise InputError(labelled.source, f"label of {each.image}", label, f"one of {_few(labelled.classes)}")
+                wanted = f"one of {few(list(labelled.classes), 8)}"
+                raise InputError(labelled.source, f"label of {each.image}", label, wanted)
         if (each.task, each.image) in checked:
             raise InputError(labelled.source, f"image {each.image}", "the same image twice", "one line for each image")
         checked.add((each.task, each.image))
@@ -209,11 +210,6 @@ def distinct_names(classes: Mapping[str, str]) -> dict[str, str]:
     """Return the name of each label in results: its name, followed by the label if several labels have that name."""
     counts = collections.Counter(classes.values())
     return {label: name if counts[name] == 1 else f"{name} ({label})" for label, name in classes.items()}
-
-
-def _few(names: Mapping[str, str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:8]) + (f", ... ({len(listed)})" if len(listed) > 8 else "")
 
 
 _WAYS = (

@@ -11,19 +11,19 @@ captions`, the captions as a Python list literal. The queries of variant `clean`
 Images are named by the last part of their path.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-
-import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.pooling import Headline
+from rococo_jax.benchmarks.rococo.benchmark import image_to_text, transposed, unaltered
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
-from rococo_jax.benchmarks.tasks import RankTask
+from rococo_jax.benchmarks.tables import ORIGINALS
+from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
@@ -89,27 +89,23 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         raise InputError(source, "images", f"no line of {one}", "the same images in both files")
     originals, excluded, data = open_images(folders["images"], list(clean), settings)
     texts: dict[str, int] = {}
-    image_rows, tasks = np.arange(len(originals)), []
+    image_row = {image: row for row, image in enumerate(originals.names)}
+    tasks = []
     for variant, of_images in captions.items():
-        captioned = [(row, text) for row, image in enumerate(originals.names) for text in of_images[image]]
-        group = np.array([row for row, _ in captioned])
-        rows = Rows.of(TEXTS, np.array([texts.setdefault(text, len(texts)) for _, text in captioned]))
-        images = Rows.of(ORIGINALS, image_rows)
-        ties = "pessimistic" if settings.protocol == "strict" else "published"
-        # Queries, gallery, and the image of each.
-        sides_of_task = {TASKS[0]: (rows, images, group, image_rows), TASKS[1]: (images, rows, image_rows, group)}
-        for task, sides in sides_of_task.items():
-            if settings.wants(task):
-                is_altered = np.zeros(len(sides[1]), bool)
-                tasks.append(RankTask(task, variant, *sides, is_altered, ties))
+        items = unaltered(CaptionedImage(image, of_images[image]) for image in originals.names)
+        to_text = image_to_text(
+            variant, items, image_row, lambda text: texts.setdefault(text, len(texts)), settings.protocol == "strict"
+        )
+        for name, task in zip(TASKS, (transposed(to_text), to_text), strict=True):
+            if settings.wants(name):
+                tasks.append(dataclasses.replace(task, name=name))
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": len(texts)}
     conditions = {"captions": hashes, "images": hash_json(dict(zip(originals.names, originals.hashes, strict=True)))}
-    sets = {ORIGINALS: originals}
     return Benchmark(
         RETRIEVAL,
         originals.names,
         tuple(texts),
-        sets,
+        {ORIGINALS: originals},
         tuple(tasks),
         (),
         data,

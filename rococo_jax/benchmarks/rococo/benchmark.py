@@ -68,13 +68,13 @@ def tasks_of_set(
 
     clean = [item for item in annotations.clean if images is None or item.image in images]
     image_row = {item.image: row for row, item in enumerate(clean)}
-    tasks = [_image_to_text("clean", _unaltered(clean), image_row, row_of, strict)]
+    tasks = [image_to_text("clean", unaltered(clean), image_row, row_of, strict)]
     notes = []
     for variant, annotation in annotations.variants.items():
         items = [item for item in annotation.items if item.image in image_row]
-        tasks.append(_image_to_text(variant, items, image_row, row_of, strict))
+        tasks.append(image_to_text(variant, items, image_row, row_of, strict))
         notes += _note_on_no_ops(variant, items, strict)
-    tasks.append(_turned_round(tasks[0]))
+    tasks.append(transposed(tasks[0]))
     return CaptionTasks(tuple(image_row), tuple(rows), tuple(tasks), tuple(notes))
 
 
@@ -88,11 +88,11 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
     if isinstance(annotation, Annotation):
         items, variant = annotation.items, annotation.variant
     else:
-        items, variant = _unaltered(annotation), None
+        items, variant = unaltered(annotation), None
     image_row = {item.image: row for row, item in enumerate(items)}
     captions = tuple(caption for item in items for caption in (*item.originals, *_altered(item)))
     in_file_order = iter(range(len(captions)))
-    task = _image_to_text(variant or "clean", items, image_row, lambda _: next(in_file_order), strict=False)
+    task = image_to_text(variant or "clean", items, image_row, lambda _: next(in_file_order), strict=False)
     task = dataclasses.replace(task, ties="pessimistic" if strict else "published")
     tasks, notes = [dataclasses.replace(task.with_gallery(~task.gallery_altered), variant="clean")], []
     if variant is not None:
@@ -101,11 +101,12 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
             is_kept = np.array([keep for item in items for keep in _kept_in_strict(item)])
             notes = _note_on_no_ops(variant, items, strict)
         tasks.append(dataclasses.replace(task.with_gallery(is_kept), variant=variant))
-    tasks.append(_turned_round(tasks[0]))
+    tasks.append(transposed(tasks[0]))
     return CaptionTasks(tuple(image_row), captions, tuple(tasks), tuple(notes))
 
 
-def _unaltered(items: Iterable[CaptionedImage]) -> list[AlteredCaptions]:
+def unaltered(items: Iterable[CaptionedImage]) -> list[AlteredCaptions]:
+    """Return images with their captions and no altered ones."""
     return [AlteredCaptions(item.image, item.captions, (None,) * len(item.captions)) for item in items]
 
 
@@ -139,13 +140,20 @@ def note_on_shared_captions(built: CaptionTasks) -> list[str]:
     return [f"{len(shared):,} texts are captions of several images ({affected:,} images): a tie of these {counted}"]
 
 
-def _image_to_text(
+def image_to_text(
     variant: str,
     items: Iterable[AlteredCaptions],
     image_row: dict[str, int],
     caption_row: Callable[[str], int],
     strict: bool,
 ) -> RankTask:
+    """Return the task in which images find their captions among those of all images and the altered ones.
+
+    Args:
+        image_row: row of each image in the table of images.
+        caption_row: returns the row of a caption in the table of texts.
+        strict: leave out no-ops, and count ties against the model.
+    """
     gallery, group, origin, images = [], [], [], []
     for item in items:
         originals = len(item.originals)
@@ -172,8 +180,8 @@ def _image_to_text(
     )
 
 
-def _turned_round(clean: RankTask) -> RankTask:
-    """The clean task with queries and gallery exchanged."""
+def transposed(clean: RankTask) -> RankTask:
+    """Return a task without altered captions with queries and gallery exchanged."""
     return dataclasses.replace(
         clean,
         name=TEXT_TO_IMAGE,
