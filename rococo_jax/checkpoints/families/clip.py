@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import library_defaults, tower_section
 from rococo_jax.checkpoints.families.bert import ROBERTA
-from rococo_jax.checkpoints.families.exportable import ExportableFamily
+from rococo_jax.checkpoints.families.exportable import ExportablePair
 from rococo_jax.checkpoints.fields import Section
 from rococo_jax.checkpoints.names import names
 from rococo_jax.data.tokenizers import Tokenizer
@@ -43,11 +43,10 @@ CLIP_VISION = {
 }
 
 
-class Clip(ExportableFamily):
+class Clip(ExportablePair):
     """Configurations before July 2023 all have the end token 2; the reference then pools at the highest id of a text.
 
     Attributes:
-        classes: how the names of its classes in `transformers` begin.
         highest_id_of_eos: the end token that means this pooling, None if no end token does.
     """
 
@@ -59,7 +58,8 @@ class Clip(ExportableFamily):
     fixed_text: ClassVar = {"attention": "causal", "norm_after_blocks": False}
     processor: ClassVar = {"image_processor_type": "CLIPImageProcessor"}
     lower_case = True
-    classes: ClassVar[str] = "CLIP"
+    classes: ClassVar = "CLIP"
+    class_with_head: ClassVar = "WithProjection"
     highest_id_of_eos: ClassVar[int | None] = 2
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
@@ -88,23 +88,11 @@ class Clip(ExportableFamily):
         is_read_differently = tower.pooling == "first_eos" and tower.eos_id == self.highest_id_of_eos
         return tower.attention == "causal" and not is_read_differently
 
-    def config(self, spec: ModelSpec) -> dict[str, Any]:
-        dim = {"projection_dim": spec.dim}
-        vision = spec.vision and {**self.vision_config(spec.vision), **dim}
-        eos_id = spec.text and (2 if spec.text.pooling == "highest_id" else spec.text.eos_id)
-        text = spec.text and {**self.text_config(spec.text), "eos_token_id": eos_id, **dim}
-        if vision and text:
-            parts = {"vision_config": vision, "text_config": text, **dim}
-            return {"model_type": self.model_types[0], "architectures": [f"{self.classes}Model"], **parts}
-        part, name, head = ("vision", "Vision", spec.vision_head) if vision else ("text", "Text", spec.text_head)
-        suffix = "" if head.kind == "none" else "WithProjection"
-        architectures = [f"{self.classes}{name}Model{suffix}"]
-        return {"model_type": f"{self.model_types[0]}_{part}_model", "architectures": architectures, **(vision or text)}
+    def text_config(self, spec: TextSpec) -> dict[str, Any]:
+        return {**super().text_config(spec), "eos_token_id": 2 if spec.pooling == "highest_id" else spec.eos_id}
 
-    def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
-        is_single = spec.vision is None or spec.text is None
-        has_head = spec.vision_head.kind != "none" or spec.text_head.kind != "none"
-        return ("", "") if is_single and not has_head else self.prefixes
+    def head_config(self, spec: ModelSpec) -> dict[str, Any]:
+        return {"projection_dim": spec.dim}
 
 
 class MetaClip2(Clip):

@@ -130,23 +130,35 @@ class ExportablePair(ExportableFamily):
 
     Attributes:
         classes: how the names of its classes in `transformers` begin.
+        class_with_head: how the class of one tower with a head ends, if a tower without one has another class.
     """
 
     classes: ClassVar[str]
+    class_with_head: ClassVar[str] = ""
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        vision = spec.vision and self.vision_config(spec.vision)
-        text = spec.text and {**self.text_config(spec.text), **self.text_head_config(spec)}
+        model_type, shared = self.model_types[0], self.head_config(spec)
+        vision = spec.vision and {**self.vision_config(spec.vision), **shared}
+        text = spec.text and {**self.text_config(spec.text), **self.text_head_config(spec), **shared}
         if vision and text:
-            parts = {"vision_config": vision, "text_config": text}
-            return {"model_type": self.name, "architectures": [f"{self.classes}Model"], **parts}
+            parts = {"vision_config": vision, "text_config": text, **shared}
+            return {"model_type": model_type, "architectures": [f"{self.classes}Model"], **parts}
         part, name = ("vision", "Vision") if vision else ("text", "Text")
-        architectures = [f"{self.classes}{name}Model"]
-        return {"model_type": f"{self.name}_{part}_model", "architectures": architectures, **(vision or text or {})}
+        architectures = [f"{self.classes}{name}Model{self.class_with_head if _has_head(spec) else ''}"]
+        return {"model_type": f"{model_type}_{part}_model", "architectures": architectures, **(vision or text or {})}
+
+    def head_config(self, spec: ModelSpec) -> dict[str, Any]:
+        """Return the fields of the configurations of the model and of both towers that describe the heads."""
+        return {}
 
     def text_head_config(self, spec: ModelSpec) -> dict[str, Any]:
         """Return the fields of a text tower's configuration that describe its head."""
         return {}
 
     def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
-        return ("", "") if spec.vision is None or spec.text is None else self.prefixes
+        is_pair = spec.vision is not None and spec.text is not None
+        return self.prefixes if is_pair or (self.class_with_head and _has_head(spec)) else ("", "")
+
+
+def _has_head(spec: ModelSpec) -> bool:
+    return spec.vision_head.kind != "none" or spec.text_head.kind != "none"
