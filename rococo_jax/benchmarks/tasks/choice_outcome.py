@@ -8,7 +8,7 @@ import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.pairs import side_of
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, texts_by_row
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, of_different_images, texts_by_row
 from rococo_jax.metrics.change import change_counts, confidence_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, sides
 from rococo_jax.similarity import DifferenceStatistics
@@ -192,15 +192,9 @@ class ChoiceOutcome(Outcome):
             return []
         closest = self.closest
         lead = closest.wrong_score - closest.right_score
-        examples, used_images = [], set()
-        for item in map(int, np.argsort(-lead, kind="stable")):
-            image = int(self.of.group[item])
-            if lead[item] < 0 or len(examples) == count:
-                break
-            if image not in used_images:
-                used_images.add(image)
-                examples.append(self._example(tables, item))
-        return examples
+        order = np.argsort(-lead, kind="stable")
+        items = of_different_images(order[lead[order] >= 0], self.of.group, count)
+        return [self._example(tables, item) for item in items]
 
     def _example(self, tables: Tables, item: int) -> Example:
         task, closest = self.of, self.closest

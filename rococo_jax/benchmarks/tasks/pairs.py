@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
+from rococo_jax.benchmarks.tasks.task import Example, Side, Tables, of_different_images
 from rococo_jax.similarity.differences import DifferenceStatistics, difference_statistics
 from rococo_jax.similarity.statistics import Columns
 
@@ -104,13 +104,8 @@ class AlteredPairs(Columns):
         }
         examples = []
         for (role, order), is_candidate in zip(orders.items(), (blind, looking), strict=True):
-            used_images: set[int] = set()
-            for entry in order[is_candidate[order]].tolist():
-                image = int(self.group[statistics.pair[entry]])
-                if len(used_images) == _MAX_EXAMPLES or image in used_images:
-                    continue
-                used_images.add(image)
-                examples.append(self._example(named, role, statistics, entry, tables))
+            entries = of_different_images(order[is_candidate[order]], self.group[statistics.pair], _MAX_EXAMPLES)
+            examples += [self._example(named, role, statistics, entry, tables) for entry in entries]
         return examples
 
     def _example(

@@ -12,7 +12,7 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
-from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task
+from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task, of_different_images
 from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.metrics.change import Confidence, change_counts
 from rococo_jax.metrics.retrieval import HUBNESS, Ties, query_counts, ranks, shares_first_item, top_kinds
@@ -325,14 +325,10 @@ class RankOutcome(Outcome):
         fooled = fooled.astype(int)
         scores = self.statistics.best_scores
         lead = scores[fooled, kind[fooled]] - scores[fooled, OWN_ORIGINAL]
-        examples, used_images = [], set()
         order = fooled[np.argsort(-lead, kind="stable")]
         own_altered = order[kind[order] == OWN_ALTERED][:1]
-        for query in np.concatenate([own_altered, order[order != own_altered] if len(own_altered) else order]).tolist():
-            if len(examples) < count and (image := int(task.query_group[query])) not in used_images:
-                used_images.add(image)
-                examples.append(self._example(tables, query, int(kind[query])))
-        return examples
+        queries = of_different_images(np.concatenate([own_altered, order]), task.query_group, count)
+        return [self._example(tables, query, int(kind[query])) for query in queries]
 
     def _example(self, tables: Tables, query: int, kind: int) -> Example:
         task, indices, scores = self.of, self.statistics.best_indices[query], self.statistics.best_scores[query]

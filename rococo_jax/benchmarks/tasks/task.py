@@ -191,6 +191,12 @@ def texts_by_row(texts: Sequence[str], rows: Int[np.ndarray, " rows"]) -> Any:
     return pa.DictionaryArray.from_arrays(place, distinct)
 
 
+def of_different_images(order: Int[np.ndarray, " some"], image: Int[np.ndarray, " rows"], count: int) -> list[int]:
+    """Return the first `count` of the ordered rows that belong to different images."""
+    _, first = np.unique(image[order], return_index=True)
+    return order[np.sort(first)[:count]].tolist()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
     """Task of a benchmark: base class of every kind.
