@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,11 +49,17 @@ def hash_in_threads(hash_of: Callable[[Item], Hash], items: Sequence[Item]) -> l
 
 
 class FileHashes:
-    """The hashes of a list of local files, which are read once and again only after a change."""
+    """The hashes of a list of local files, which are read once and again only after a change.
 
-    def __init__(self, paths: Sequence[str | Path]):
-        self._paths = [str(Path(path).absolute()) for path in paths]
-        self._entries = np.zeros(len(paths), _ENTRY)
+    Args:
+        files: paths, or images inside tables or sources, which have their hashes by `sha256()`.
+    """
+
+    def __init__(self, files: Sequence[Any]):
+        self._files = files
+        self._paths = [str(Path(file).absolute()) for file in files if isinstance(file, str | Path)]
+        self._entries = np.zeros(len(self._paths), _ENTRY)
+        self._inside: list[str] | None = None
 
     def read(self) -> list[str | None]:
         """Return the SHA-256 of each file as 64 hex digits; None for a file that does not exist."""
@@ -65,10 +71,15 @@ class FileHashes:
                 self._entries = np.frombuffer(map_content(table), _ENTRY).copy()
             else:
                 self._read_changed(states)
-        return [
+        hashes = (
             None if state is None else entry["sha256"].tobytes().hex()
             for entry, state in zip(self._entries, states, strict=True)
-        ]
+        )
+        if self._inside is None:
+            others = [file for file in self._files if not isinstance(file, str | Path)]
+            self._inside = hash_in_threads(lambda file: file.sha256(), others)
+        inside = iter(self._inside)
+        return [next(hashes if isinstance(file, str | Path) else inside) for file in self._files]
 
     def _changed_rows(self, states: _States) -> list[int]:
         entries = zip(self._entries["state"], states, strict=True)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from PIL import Image
@@ -254,15 +253,9 @@ class FileImages(FileBackedImageSet):
     @cached_property
     def hashes(self) -> tuple[str, ...]:
         """The SHA-256 of every file; files that have not changed since an earlier run are not read again."""
-        files = [path for path in self.paths if isinstance(path, Path)]
-        known = dict(zip(files, FileHashes(files).read(), strict=True))
-
-        def hash_of(path: ImageFile) -> str:
-            # A missing file is named by the error of reading it.
-            return known.get(path) or hash_image(path) if isinstance(path, Path) else path.sha256()
-
-        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
-            return tuple(pool.map(hash_of, self.paths))
+        hashes = zip(FileHashes(self.paths).read(), self.paths, strict=True)
+        # A missing file is named by the error of reading it.
+        return tuple(known or hash_image(path) for known, path in hashes)
 
     @cached_property
     def pixel_cache(self) -> PixelCache:

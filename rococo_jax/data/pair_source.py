@@ -16,7 +16,7 @@ from PIL import Image
 
 from rococo_jax.cores import usable_cores
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.content_hashes import MISSING_FILE, FileHashes, hash_in_threads
+from rococo_jax.data.content_hashes import MISSING_FILE, FileHashes
 from rococo_jax.data.pictures import decode_image, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -129,11 +129,10 @@ class CaptionedImages(PairSource):
         self._files = tuple(str(file) if isinstance(file, Path) else file for file in files)
         self.missing = tuple(missing)
         self._hash: str | None = None
-        self._file_hashes: FileHashes | None = None
-        self._table_hashes: list[str | None] | None = None
+        self._hashes: FileHashes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_file_hashes": None, "_table_hashes": None}
+        return self.__dict__ | {"_hashes": None}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -176,13 +175,9 @@ class CaptionedImages(PairSource):
 
         Each file is read once, and again only if it may have changed; copies of tables have the hashes of their images.
         """
-        if self._file_hashes is None:
-            self._file_hashes = FileHashes([file for file in self._files if isinstance(file, str)])
-            self._table_hashes = hash_in_threads(
-                lambda file: file.sha256(), [file for file in self._files if not isinstance(file, str)]
-            )
-        of_files, of_tables = iter(self._file_hashes.read()), iter(self._table_hashes)
-        return [next(of_files if isinstance(file, str) else of_tables) for file in self._files]
+        if self._hashes is None:
+            self._hashes = FileHashes(self._files)
+        return self._hashes.read()
 
     def hash(self) -> str:
         """Return the hash of names, captions and image bytes in their order; it is independent of the folder."""
