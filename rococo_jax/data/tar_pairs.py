@@ -14,6 +14,7 @@ import collections
 import functools
 import hashlib
 import itertools
+import math
 import os
 import re
 import threading
@@ -130,13 +131,14 @@ def expand_tars(name: str) -> list[str]:
         return _tars_in(Path(name))
     if not is_url(name) and Path(name).is_file():
         return [name]
-    heads, rest = [""], name
-    while "{" in rest:
-        start, parts, end = _expand_braces(rest)
-        if len(heads) * len(parts) > _MAX_TARS:
-            raise InputError(name, "pattern", "more than a million tars", "fewer")
-        heads, rest = [head + rest[:start] + part for head in heads for part in parts], rest[end:]
-    names = [head + rest for head in heads]
+    # Every second piece is the text in braces.
+    pieces = _BRACES.split(name)
+    if any("{" in piece for piece in pieces[::2]):
+        raise InputError(name, "pattern", "an unmatched brace", "{00000..01242} or {a,b}")
+    choices = [_expand_braces(name, piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+    if math.prod(map(len, choices)) > _MAX_TARS:
+        raise InputError(name, "pattern", "more than a million tars", "fewer")
+    names = map("".join, itertools.product(*choices))
     tars = [path for each in names for path in (_matching(each) if "*" in each else [each])]
     if not tars:
         raise InputError(name, "pattern", "no tar of that name", "tars")
@@ -152,20 +154,17 @@ def _matching(pattern: str) -> list[str]:
     return sorted(str(each) for each in path.parent.glob(path.name))
 
 
-def _expand_braces(name: str) -> tuple[int, list[str], int]:
-    """Return where the first braces of a name begin, the texts that they stand for, and where they end."""
-    match = _BRACES.search(name)
-    if match is None:
-        raise InputError(name, "pattern", "an unmatched brace", "{00000..01242} or {a,b}")
-    limits = _RANGE.fullmatch(match[1])
+def _expand_braces(name: str, inside: str) -> list[str]:
+    """Return the texts that braces of a name stand for, by what is inside."""
+    limits = _RANGE.fullmatch(inside)
     if limits is None:
-        return match.start(), match[1].split(","), match.end()
+        return inside.split(",")
     first, last = limits.groups()
     if int(last) < int(first):
-        raise InputError(name, "pattern", match[0], "an increasing range")
+        raise InputError(name, "pattern", f"{{{inside}}}", "an increasing range")
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
     numbers = range(int(first), min(int(last), int(first) + _MAX_TARS) + 1)
-    return match.start(), [f"{number:0{width}}" for number in numbers], match.end()
+    return [f"{number:0{width}}" for number in numbers]
 
 
 class TarPairs(PairSource):
