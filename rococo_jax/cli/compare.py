@@ -175,9 +175,11 @@ def _exit_code(
     if not options.fail_on:
         return 0
     against = [each for each in comparisons.values() if not baseline or each.reference.path in baseline]
-    rows = [row for each in against for row in each.primary]
+    rows = [row for each in against for row in each.primary.values()]
     compared = {*baseline, *(each.reference.path for each in against)}
-    compared |= {run.path for each in against for run in each.runs if run.label in {row.model for row in each.primary}}
+    for each in against:
+        models = {model for model, _, _ in each.primary}
+        compared |= {run.path for run in each.runs if run.label in models}
     for run in (run for group in groups for run in group.runs):
         if run.path not in compared:
             expected = "at least one primary difference from the reference to decide on"

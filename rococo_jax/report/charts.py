@@ -18,8 +18,8 @@ from rococo_jax.report.vocabulary import percent
 _LONGEST_LABEL = 24
 # Colours of curves in the palette.
 CURVES = 8
-# Per cent: the narrowest part of a stacked bar that still holds its number; of many rows, which are beside labels.
-_LABEL_FITS, _LABEL_FITS_BESIDE, _TALL = 9.0, 18.0, 8
+# Per cent: the narrowest part of a stacked bar that still holds its number.
+_LABEL_FITS = 9.0
 
 
 @dataclasses.dataclass(frozen=True)

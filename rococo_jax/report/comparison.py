@@ -13,6 +13,7 @@ one has.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -49,10 +50,10 @@ class Comparison:
     rows: tuple[Difference, ...]
     family: str
 
-    @property
-    def primary(self) -> tuple[Difference, ...]:
-        """The primary differences."""
-        return tuple(row for row in self.rows if row.is_primary)
+    @functools.cached_property
+    def primary(self) -> dict[tuple[str, str, str], Difference]:
+        """The primary differences, by model, variant and metric."""
+        return {(row.model, row.variant, row.metric): row for row in self.rows if row.is_primary}
 
 
 # By place of the group, and task.
@@ -96,7 +97,7 @@ def compare_groups(
             for each, rows in zip(together, differences_of(together, margin), strict=True):
                 if rows:
                     comparisons[place, each.task] = Comparison(each.task, each.runs, each.reference, rows, phrase)
-    images = [row.images for comparison in comparisons.values() for row in comparison.primary]
+    images = [row.images for comparison in comparisons.values() for row in comparison.primary.values()]
     if margin is not None and images and margin < (least := least_margin(max(images))):
         wanted = f"at least {least:.2g}: {max(images)} images cannot show less (3 / {max(images)})"
         raise InputError("`margin`", "points", f"{margin:g}", wanted)

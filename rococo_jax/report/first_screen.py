@@ -4,7 +4,6 @@ The conclusion uses the primary tests of the first task alone; `report.verdicts`
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
@@ -72,12 +71,7 @@ class Focus:
 
     def difference(self, run: Run, variant: str, metric: str) -> Difference | None:
         """Return the primary difference between a model and the reference, if it was tested."""
-        return self._differences.get((run.label, variant, metric))
-
-    @functools.cached_property
-    def _differences(self) -> dict[tuple[str, str, str], Difference]:
-        rows = self.comparison.primary if self.comparison else ()
-        return {(row.model, row.variant, row.metric): row for row in rows}
+        return self.comparison.primary.get((run.label, variant, metric)) if self.comparison else None
 
 
 def first_screen(

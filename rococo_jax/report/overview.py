@@ -78,7 +78,7 @@ def found_sentence(group: Group, comparisons: Comparisons) -> str:
     """Return in one sentence how often each model is fooled in the first task with altered items, and text bias."""
     task, attacks = next((task, names) for task in tasks_of(group.runs) if (names := attacks_of(group.runs, task)))
     comparison = comparisons.get((0, task))
-    tests, reference = _tests(comparison), comparison.reference if comparison else None
+    tests, reference = (comparison.primary, comparison.reference) if comparison else ({}, None)
     parts, biased = [], []
     for run in in_order((run for run in group.runs if task in run.tasks), reference):
         verdicts = [_verdict(tests, run, variant, "fr1") for variant in attacks]
@@ -113,10 +113,9 @@ def _attacked(
     group: Group, task: str, attacks: Sequence[str], comparison: Comparison | None, width: int
 ) -> Iterator[str]:
     """Yield the table and the verdicts of a task with altered items in its gallery."""
-    reference = comparison.reference if comparison else None
+    tests, reference = (comparison.primary, comparison.reference) if comparison else ({}, None)
     runs = in_order((run for run in group.runs if task in run.tasks), reference)
     at_chance = [run.label for run in runs if is_at_chance(run, task, attacks[0])]
-    tests = _tests(comparison)
     yield from _title(group, task, reference, width)
     if at_chance:
         yield from wrapped(
@@ -153,12 +152,6 @@ def _title(group: Group, task: str, reference: Run | None, width: int) -> Iterat
     size = sizes([run for run in group.runs if task in run.tasks], task)
     against = f" Reference: {reference.label}." if reference is not None else ""
     yield from wrapped(f"{task_label(task)}: {size.text if size else ''}{against}", width)
-
-
-def _tests(comparison: Comparison | None) -> Tests:
-    """Return the primary differences by model, variant and metric."""
-    rows = comparison.primary if comparison else ()
-    return {(row.model, row.variant, row.metric): row for row in rows}
 
 
 def _verdict(tests: Tests, run: Run, variant: str, metric: str) -> Verdict | None:
@@ -215,7 +208,7 @@ def _headlines(group: Group, tasks: Sequence[str], compared: Mapping[str, Compar
     runs = in_order((run for run in group.runs if any(task in run.tasks for task in tasks)), reference)
     columns, verdicts = [], {run.label: [] for run in runs}
     for task in tasks:
-        lead, tests = lead_of(group.runs, task), _tests(compared.get(task))
+        lead, tests = lead_of(group.runs, task), compared[task].primary if task in compared else {}
         text = functools.partial(_with_difference, task, lead, tests)
         columns.append(Column(text, Head(metric_of(lead[1]).label), (task_label(task), "")))
         for run in runs:

@@ -170,9 +170,9 @@ def humans_of(runs: Sequence[Run], task: str) -> HumanResults | None:
     return next(filter(None, (human_results(run.results).get(task) for run in runs)), None)
 
 
-def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Table:
-    """Return all results of one model: a row for each variant (by default all but corruptions), a column per metric."""
-    variants = run.variants(task) if variants is None else variants
+def model_table(run: Run, task: str) -> Table:
+    """Return all results of one model: a row for each variant but corruptions, a column per metric."""
+    variants = run.variants(task)
     columns = metric_columns(order_metrics(name for variant in variants for name in run.tasks[task][variant]))
     labels = {name: label_of([run], task, name) for name in variants}
     rows = [([Cell(label, title=name)], Measured(run, task, name)) for name, label in labels.items()]

@@ -51,7 +51,7 @@ def cells_of(row: Difference) -> tuple[str, ...]:
 
 def verdict_rows(comparisons: Comparisons) -> list[Difference]:
     """Return the primary differences of all comparisons, in the order of the page."""
-    return [row for comparison in comparisons.values() for row in comparison.primary]
+    return [row for comparison in comparisons.values() for row in comparison.primary.values()]
 
 
 def difference_table(rows: Sequence[Difference], caption: str, notes: Sequence[str] = ()) -> Table:
@@ -139,7 +139,7 @@ def leader_sentence(comparison: Comparison) -> str | None:
         )
     labels = {first.label, second.label}
     key = (variant, metric)
-    tested = [row for row in comparison.primary if {row.model, row.reference} == labels]
+    tested = [row for row in comparison.primary.values() if {row.model, row.reference} == labels]
     row = next((row for row in tested if (row.variant, row.metric) == key), None)
     if row is None:
         return (
@@ -167,7 +167,7 @@ def margin_lines(comparisons: Comparisons, margin: float) -> list[str]:
     """Return a sentence for each task that has too few images to show equivalence within this margin."""
     lines = []
     for (_, task), comparison in comparisons.items():
-        images = max((row.images for row in comparison.primary), default=0)
+        images = max((row.images for row in comparison.primary.values()), default=0)
         if images and margin < (least := least_margin(images)):
             lines.append(
                 f"{task_label(task)}: {images} images cannot show equivalence within {margin:g} points, but within "

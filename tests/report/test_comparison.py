@@ -95,7 +95,7 @@ def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
 
 def test_primary_tests_of_a_task_are_corrected_together_and_no_others(runs):
     for comparison in comparisons(runs).values():
-        primary = comparison.primary
+        primary = comparison.primary.values()
         of_altered = {(name, False) for name in ("r1", "fr1", "grounding", "blind")}
         assert {(row.metric, row.variant == "clean") for row in primary} == {("r1", True)} | of_altered
         assert {row.metric for row in comparison.rows} > {row.metric for row in primary}
