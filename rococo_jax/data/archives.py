@@ -61,11 +61,18 @@ def unpack(archive: Path, folder: Path) -> None:
         DiskFull: the disk has no space for its contents.
     """
     folder.mkdir(parents=True)
-    try:
+    with _complete_or_removed(folder):
         if zipfile.is_zipfile(archive) and not _is_tar(archive):
             _unpack_zip(archive, folder)
         else:
             _unpack_tar(archive, folder)
+
+
+@contextlib.contextmanager
+def _complete_or_removed(folder: Path) -> Iterator[None]:
+    """Remove the folder after an error. Raises DamagedArchive: the contents of the archive caused it."""
+    try:
+        yield
     except BaseException as error:
         remove_folder(folder)
         if _is_caused_by_contents(error):
@@ -182,13 +189,8 @@ def without_links(part: Path, folder: Path) -> Path:
         return part
     copy = copy_beside(folder)
     remove_folder(copy)
-    try:
+    with _complete_or_removed(copy):
         _copy_resolved(part, copy, folder.resolve(), ())
-    except BaseException as error:
-        remove_folder(copy)
-        if _is_caused_by_contents(error):
-            raise DamagedArchive(first_line(error)) from None
-        raise
     return copy
 
 

@@ -143,11 +143,8 @@ def _models_of(location: str, entry: str) -> list[NamedModel]:
     return [_named(match) for match in matches]
 
 
-def _exists(entry: str) -> bool:
-    try:
-        return Path(entry).exists()
-    except OSError:  # the name is too long, as `name=source` may be
-        return False
+# False for an entry that is too long for a path, as `name=source` may be, where `Path.exists` raises an error.
+_exists = os.path.exists
 
 
 def _named(source: str) -> NamedModel:
