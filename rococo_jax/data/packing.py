@@ -21,7 +21,7 @@ from PIL import Image
 from rococo_jax.data.captions import caption_lines
 from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.pictures import as_rgb, image_format
+from rococo_jax.data.pictures import as_rgb, image_bytes, image_format
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tar_index import IMAGES, open_indexes
 from rococo_jax.data.tar_pairs import TarPairs
@@ -138,7 +138,7 @@ def _members(source: PairSource, row: int, image_size: int | None) -> list[dict[
     if image_size is not None and min(image.size) > image_size:
         suffix, data = "jpg", _resize(image, image_size)
     elif suffix not in IMAGES:
-        suffix, data = "png", _encode(as_rgb(image), "PNG")
+        suffix, data = "png", image_bytes(as_rgb(image), "PNG")
     text_suffix = "txt"
     if not fits_into_lines:
         text_suffix, text = "json", json.dumps({"captions": sample.captions}, ensure_ascii=False)
@@ -149,10 +149,4 @@ def _resize(image: Image.Image, shorter_side: int) -> bytes:
     scale = shorter_side / min(image.size)
     width, height = (max(shorter_side, round(side * scale)) for side in image.size)
     pixels = Preprocessing(exact_size=(height, width), resample="bicubic").resize(image)
-    return _encode(Image.fromarray(pixels), "JPEG", quality=_JPEG_QUALITY)
-
-
-def _encode(image: Image.Image, format_name: str, **options: int) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format_name, **options)
-    return file.getvalue()
+    return image_bytes(pixels, "JPEG", quality=_JPEG_QUALITY)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from rococo_jax.data.image_files import ImageFile
@@ -144,8 +145,14 @@ def thumbnail_jpeg(image: Image.Image, longest_side: int) -> bytes:
     """Return a JPEG of an image on white, reduced to a longest side in pixels if that is shorter, for a page."""
     small = as_rgb(image).copy()
     small.thumbnail((longest_side, longest_side))
+    return image_bytes(small, "JPEG", quality=_THUMBNAIL_QUALITY, optimize=True)
+
+
+def image_bytes(image: Image.Image | UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:
+    """Return the bytes of a PNG or JPEG file of an image; `options` are passed to Pillow."""
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
     buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=_THUMBNAIL_QUALITY, optimize=True)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 

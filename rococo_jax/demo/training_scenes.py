@@ -4,15 +4,14 @@ The data is `scenes:20000`: scenes that are drawn once and kept in the cache fol
 transformers that average their tokens, with a million parameters together.
 """
 
-import io
 from pathlib import Path
 
 import jax
 import numpy as np
-from PIL import Image
 
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.pair_source import PairSample, PairSource
+from rococo_jax.data.pictures import image_bytes
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene
@@ -132,7 +131,4 @@ def _draw_all(count: int, folder: Path) -> None:
 
 def _png_of(index: int) -> bytes:
     picture = draw_scene(make_scene("train", 0, index), size=_DRAWING_SIZE, fineness=_FINENESS)
-    small = Image.fromarray(demo_preprocessing().resize(picture))
-    file = io.BytesIO()
-    small.save(file, "PNG", compress_level=3)
-    return file.getvalue()
+    return image_bytes(demo_preprocessing().resize(picture), "PNG", compress_level=3)

@@ -8,7 +8,6 @@ The key of an original is its name in the annotations; that of another image is 
 `crops/NAME@LEFT,TOP,RIGHT,BOTTOM`. `models.stored_embeddings` reads embeddings by these keys.
 """
 
-import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,7 @@ from typing import Any
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import FileBackedImageSet, source_files
-from rococo_jax.data.pictures import as_rgb
+from rococo_jax.data.pictures import as_rgb, image_bytes
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, write_json_lines
@@ -67,15 +66,12 @@ def _write_set(out: Path, images: FileBackedImageSet, advance: Any) -> Iterator[
     for run in images.runs(_AT_ONCE):
         missing = [row for row in run if not (out / files[row]).is_file()]
         if is_original:
-            for row in missing:
-                with atomic_write(out / files[row]) as temporary:
-                    temporary.write_bytes(images.encoded(row))
+            contents = map(images.encoded, missing)
         else:
-            for row, image in zip(missing, images.read(missing, as_rgb), strict=True):
-                content = io.BytesIO()
-                image.save(content, "PNG", compress_level=1)
-                with atomic_write(out / files[row]) as temporary:
-                    temporary.write_bytes(content.getvalue())
+            contents = (image_bytes(image, "PNG", compress_level=1) for image in images.read(missing, as_rgb))
+        for row, content in zip(missing, contents, strict=True):
+            with atomic_write(out / files[row]) as temporary:
+                temporary.write_bytes(content)
         advance(len(run))
     for row, (key, file) in enumerate(zip(keys, files, strict=True)):
         yield {"image": key, "file": file, "set": images.name}, images.content(row)

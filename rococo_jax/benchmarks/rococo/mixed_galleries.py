@@ -35,12 +35,11 @@ from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.benchmarks.variants import CONTROL, Variant
 from rococo_jax.data.images import FileBackedImageSet, FileImages, Prepare, Task, chunks
-from rococo_jax.data.pictures import Alpha, open_image
+from rococo_jax.data.pictures import Alpha, image_bytes, open_image
 from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
     ResumableFolder,
-    image_file_bytes,
     names_without_suffix,
     versions,
 )
@@ -102,7 +101,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     absent = folder.missing(names)
     batches = [places.tolist() for places in plan_batches(plan)]
     missing = [places for places in batches if any(names[place] in absent for place in places)]
-    encode = encode_jpeg if plan.compressed else functools.partial(image_file_bytes, kind="PNG", compress_level=1)
+    encode = encode_jpeg if plan.compressed else functools.partial(image_bytes, kind="PNG", compress_level=1)
     missing_count = sum(map(len, missing))
     with (
         ThreadPoolExecutor(2, thread_name_prefix="encode") as pool,

@@ -18,7 +18,6 @@ computes one mixed image.
 """
 
 import functools
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from rococo_jax.data.pictures import Alpha, as_rgb, decode_image
+from rococo_jax.data.pictures import Alpha, as_rgb, decode_image, image_bytes
 from rococo_jax.errors import InputError, is_whole
 from rococo_jax.perturb.images.mixing import apply_mixing, check_method, check_ratio, clip_boxes
 
@@ -201,9 +200,7 @@ def _mixed_bytes(ratio: float) -> UInt8[np.ndarray, "65536"]:
 
 def encode_jpeg(image: UInt8[np.ndarray, "height width 3"]) -> bytes:
     """Return the bytes that the script's `save` writes: JPEG at Pillow's default quality."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG")
-    return buffer.getvalue()
+    return image_bytes(image, "JPEG")
 
 
 def decode_jpeg(encoded: bytes) -> UInt8[np.ndarray, "height width 3"]:

@@ -7,7 +7,6 @@ contains the hashes of all images read and written: changed inputs are refused, 
 
 import functools
 import hashlib
-import io
 import json
 import math
 import os
@@ -25,7 +24,7 @@ from PIL import Image
 
 from rococo_jax.data.image_files import ImageFile, hash_image, list_images
 from rococo_jax.data.images import Task, chunks, run_tasks
-from rococo_jax.data.pictures import as_rgb, open_image
+from rococo_jax.data.pictures import as_rgb, image_bytes, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, Corruption, check_severity
 from rococo_jax.progress import progress
@@ -128,13 +127,6 @@ def names_without_suffix(images: Sequence[str]) -> list[str]:
     return stems
 
 
-def image_file_bytes(image: UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:
-    """Return the bytes of a PNG or JPEG file; `options` are passed to Pillow."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def versions() -> dict[str, str]:
     """Return the versions of the packages that may change the bytes of an altered image."""
     return {name: version(name) for name in ("rococo_jax", "jax", "numpy", "pillow")}
@@ -206,9 +198,9 @@ def write_corrupted(
     folder = ResumableFolder(out, manifest, {name: Path(images) / name for name in names})
     missing_files = folder.missing(files)
     missing = [(name, file) for name, file in zip(names, files, strict=True) if file in missing_files]
-    to_bytes = functools.partial(image_file_bytes, kind="PNG", compress_level=1)
+    to_bytes = functools.partial(image_bytes, kind="PNG", compress_level=1)
     if kind == "jpeg":
-        to_bytes = functools.partial(image_file_bytes, kind="JPEG", quality=95)
+        to_bytes = functools.partial(image_bytes, kind="JPEG", quality=95)
     key = jax.random.key(seed)
     with (
         ThreadPoolExecutor(2, thread_name_prefix="images") as pool,

@@ -25,9 +25,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.image_files import ImageFile
-from rococo_jax.data.pictures import as_rgb, image_size, open_image
+from rococo_jax.data.pictures import as_rgb, image_bytes, image_size, open_image
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.image_folders import ResumableFolder, image_file_bytes, versions
+from rococo_jax.perturb.images.image_folders import ResumableFolder, versions
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.kinds import alters, is_new, named_objects
 from rococo_jax.perturb.text.lexicon import Lexicon
@@ -148,6 +148,6 @@ def write_words(
             if entry["file"] in missing_files:
                 image = open_image(files[entry["image"]])
                 image = as_rgb(image) if control else draw_note(image, entry["word"], tuple(entry["box"]))
-                folder.write(entry["file"], image_file_bytes(np.asarray(image), **_format_of(entry["file"])))
+                folder.write(entry["file"], image_bytes(np.asarray(image), **_format_of(entry["file"])))
             advance(1)
     return folder

@@ -5,16 +5,14 @@ and pixelation follow the image's size; the others do not depend on it.
 """
 
 import functools
-import io
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import PIL.Image
 from jaxtyping import Array, Float, Int, Key, UInt8
 
-from rococo_jax.data.pictures import decode_image
+from rococo_jax.data.pictures import decode_image, image_bytes
 from rococo_jax.perturb.images.corruptions.primitives import gaussian, rounded_product, to_bytes
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
@@ -189,6 +187,4 @@ def _box_weights(side: int, size: int) -> tuple[Int[np.ndarray, " size"], Int[np
 
 def jpeg_compression(image: UInt8[np.ndarray, "height width 3"], severity: int) -> UInt8[np.ndarray, "height width 3"]:
     """Compress to JPEG at a low quality, by Pillow on the host."""
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(image).save(buffer, "JPEG", quality=JPEG[severity - 1])
-    return np.asarray(decode_image(buffer.getvalue(), "JPEG"))
+    return np.asarray(decode_image(image_bytes(image, "JPEG", quality=JPEG[severity - 1]), "JPEG"))
