@@ -11,7 +11,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 _LONGEST_LINE = 2000
@@ -74,6 +75,24 @@ def unknown_name(source: object, field: str, name: str, known: Iterable[str], co
     wanted = f"one of {', '.join(names)}" if len(names) <= _FEW else many
     hint = f" (did you mean {plain[near[0]]}?)" if near else ""
     return InputError(source, field, repr(name), wanted + hint)
+
+
+def require_folder(path: str | os.PathLike, field: str, wanted: str) -> None:
+    """Raise InputError if a path is no folder; the arguments are those of `InputError`."""
+    if not Path(path).is_dir():
+        raise InputError(path, field, "a file" if Path(path).exists() else "nothing there", wanted)
+
+
+def require_file(path: str | os.PathLike, wanted: str) -> None:
+    """Raise InputError if a path is no file; `wanted` describes its contents."""
+    if not Path(path).is_file():
+        raise InputError(path, "file", "a folder" if Path(path).is_dir() else "nothing there", wanted)
+
+
+def require_one_of(source: object, field: str, value: object, names: Collection[str]) -> None:
+    """Raise InputError if a value is none of these names; the other arguments are those of `InputError`."""
+    if value not in tuple(names):  # the value may be unhashable
+        raise InputError(source, field, repr(value), f"one of {', '.join(names)}")
 
 
 def missing_library(source: object, field: str, library: str, extra: str) -> InputError:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.data.image_files import image_names, is_hidden
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_folder
 
 # Folders of a data set's splits, such as `train`, `Validation` and `val2017`. `train` alone may be a class.
 _SPLIT = re.compile(r"(train|training|val|valid|validation|dev|eval|test|testing)[-_ ]?\d*", re.IGNORECASE)
@@ -27,8 +27,7 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
     Raises InputError: it is no folder, has no class folders, one of them has no image or only folders, or all of them
     are splits of a data set.
     """
-    if not folder.is_dir():
-        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "class folders")
+    require_folder(folder, "image folder", "class folders")
     labels = sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
     images_of: dict[str, list[str]] = {label: [] for label in labels}
     for name in image_names(folder):

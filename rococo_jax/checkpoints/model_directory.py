@@ -28,7 +28,7 @@ from rococo_jax.checkpoints.parameters import (
 )
 from rococo_jax.checkpoints.tensors import list_differences
 from rococo_jax.data.training_images import write_training_images
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError, first_line, require_folder
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
@@ -114,8 +114,7 @@ def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, j
     Raises InputError with a list of parameters that are missing, unknown or misshapen, or if they cannot be read.
     """
     path = (folder / PARAMETERS).absolute()
-    if not path.is_dir():
-        raise InputError(path, "folder", "nothing there", "the parameters of the model")
+    require_folder(path, "folder", "the parameters of the model")
     shapes = parameter_shapes(spec)
     targets = {
         name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding_of(name, shape, mesh))

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_file
 from rococo_jax.storage import why_unreadable
 
 # Prefixes that wrappers of torch put before the names of all tensors, and parts that they put into them.
@@ -129,8 +129,7 @@ def _outer_wrapper(names: Collection[str]) -> str | None:
 
 def open_safetensors(path: Path) -> Tensors:
     """Open a safetensors file. Raises InputError if it is missing, truncated or otherwise unreadable."""
-    if not path.is_file():
-        raise InputError(path, "file", "nothing there", "a safetensors file")
+    require_file(path, "a safetensors file")
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(safe_open(path, framework="np"))

@@ -24,7 +24,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.torch_pickle import Module, StoredTensor, TensorUnpickler
-from rococo_jax.errors import InputError, object_of
+from rococo_jax.errors import InputError, object_of, require_file
 from rococo_jax.npz import check_member
 from rococo_jax.storage import why_unreadable
 
@@ -63,8 +63,7 @@ def open_torch_archive(path: Path) -> Tensors:
     Raises InputError: the file is no such archive or truncated, has names outside the archive, or its pickle names
     anything that is not part of a tensor.
     """
-    if not path.is_file():
-        raise InputError(path, "file", "nothing there", _EXPECTED)
+    require_file(path, _EXPECTED)
     with path.open("rb") as file:
         if file.read(len(_LEGACY)) == _LEGACY:
             raise InputError(path, "archive", "the format of torch before 1.6", f"{_EXPECTED}: {_SAVE_AGAIN}")

@@ -42,12 +42,11 @@ def run(options: Options) -> None:
     """Print one line per benchmark, the details of the named ones, or BibTeX."""
     from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
     from rococo_jax.benchmarks.own import own_benchmarks
-    from rococo_jax.errors import InputError
+    from rococo_jax.errors import require_folder
 
     data = None if options.data is None else Path(options.data)
-    if data is not None and not data.is_dir():
-        problem = "a file" if data.exists() else "nothing there"
-        raise InputError(data, "data", problem, "a folder in the documented layout, such as DIR/coco/images")
+    if data is not None:
+        require_folder(data, "data", "a folder in the documented layout, such as DIR/coco/images")
     if options.items is not None:
         _write_items(options.items, data, options.out)
         return

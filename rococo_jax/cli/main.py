@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
-from rococo_jax.errors import InputError, first_line, report_in_one_line, unknown_name
+from rococo_jax.errors import InputError, first_line, report_in_one_line, require_one_of, unknown_name
 from rococo_jax.options import Group, add_options, parse, refuse_combinations, selected
 from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
@@ -231,8 +231,7 @@ def _choose_device(kind: str | None) -> None:
     """Restrict JAX to one kind of device. Raises InputError for an unknown kind."""
     if kind is None:
         return
-    if kind not in _DEVICES:
-        raise InputError("--device", "kind", repr(kind), f"one of {', '.join(_DEVICES)}")
+    require_one_of("--device", "kind", kind, _DEVICES)
     import jax
 
     jax.config.update("jax_platforms", _DEVICES[kind])

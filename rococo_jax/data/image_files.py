@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from PIL import Image
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_folder
 from rococo_jax.progress import say
 from rococo_jax.texts import file_suffix
 
@@ -45,8 +45,7 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     Raises InputError: `folder` is missing or is not a folder.
     """
     folder, names = Path(folder), list(names)
-    if not folder.is_dir():
-        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
+    require_folder(folder, "image folder", "a folder of images")
     listings: Listings = {}
     present = _find_under(names, folder, listings)
     for inside in dict.fromkeys([folder.absolute().name, folder.resolve().name]):
@@ -164,8 +163,7 @@ def list_images(folder: str | os.PathLike) -> list[str]:
     Raises InputError: `folder` is missing, is a file, or contains no images.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
+    require_folder(folder, "image folder", "a folder of images")
     listing = list_folder(folder)
     if not listing.names:
         problem = "no image files" + (f" ({listing.note})" if listing.note else "")

@@ -46,7 +46,7 @@ from PIL import Image
 from rococo_jax.data.image_processors import RESAMPLING, is_colour, read_image_processor
 from rococo_jax.data.pictures import as_8bit, as_rgb
 from rococo_jax.data.pixel_cache import PixelView
-from rococo_jax.errors import InputError, is_number
+from rococo_jax.errors import InputError, is_number, require_one_of
 from rococo_jax.storage import hash_json
 
 # The bisection of the scale stops at this width.
@@ -287,8 +287,7 @@ def _check(values: Mapping[str, Any], source: object) -> None:
     _check_patches(values["patch_size"], values["max_patches"], exact_size, crop_size, source)
     if values["resample"] not in RESAMPLING.values():
         raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
-    if values["library"] not in tuple(_LIBRARIES):
-        raise InputError(source, "library", repr(values["library"]), f"one of {', '.join(_LIBRARIES)}")
+    require_one_of(source, "library", values["library"], _LIBRARIES)
     if not is_number(values["rescale_factor"]):
         raise InputError(source, "rescale_factor", repr(values["rescale_factor"]), "a number")
     mean, std = values["mean"], values["std"]

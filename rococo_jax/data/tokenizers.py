@@ -24,7 +24,7 @@ import numpy as np
 import tokenizers
 from jaxtyping import Bool, Int
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_file
 from rococo_jax.storage import atomic_write, hash_json, why_unreadable
 
 # Sentencepiece's mark for the space before a word.
@@ -172,8 +172,7 @@ CLEANINGS: dict[str, Callable[[str], str]] = {
 
 def read_rust_tokenizer(path: Path) -> tokenizers.Tokenizer:
     """Read a `tokenizer.json`. Raises InputError: it is missing or cannot be read."""
-    if not path.is_file():
-        raise InputError(path, "file", "nothing there", "a tokenizer.json")
+    require_file(path, "a tokenizer.json")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust library raises nothing narrower

@@ -42,7 +42,7 @@ from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_one_of
 
 CAPTIONS_PER_IMAGE = ("one", "all")
 ON_DECODE_ERROR = ("skip", "raise")
@@ -81,8 +81,7 @@ class DrawSample(grain.RandomMapTransform):
     def __post_init__(self):
         allowed = {"captions_per_image": CAPTIONS_PER_IMAGE, "on_decode_error": ON_DECODE_ERROR, "decode": DECODE}
         for name, choices in allowed.items():
-            if (value := getattr(self, name)) not in choices:
-                raise InputError("training input", name, repr(value), f"one of {', '.join(choices)}")
+            require_one_of("training input", name, getattr(self, name), choices)
 
     @property
     def identity(self) -> dict[str, Any]:

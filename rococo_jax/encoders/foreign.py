@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.encoders.protocol import ImageTextEncoder, ImageTextScorer
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_file
 from rococo_jax.storage import hash_file
 
 
@@ -76,8 +76,7 @@ def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any
 
 
 def _load_file(source: str, path: Path) -> Any:
-    if not path.is_file():
-        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", "a Python file of a model")
+    require_file(path, "a Python file of a model")
     # The module's name is part of the identity of its objects, so it depends on the file's contents, not on its path.
     name = f"rococo_user_{path.stem}_{hash_file(path)[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -31,7 +31,7 @@ from rococo_jax.data.pictures import as_8bit
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders.device_steps import on_each_device, pad_rows
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_one_of
 from rococo_jax.models import ModelSpec, TextSpec
 from rococo_jax.models.attention import is_ampere_or_later
 from rococo_jax.models.flops import image_flops, text_flops
@@ -67,8 +67,7 @@ class Compute:
     images_at_once: int | None = None
 
     def __post_init__(self):
-        if self.precision not in PRECISIONS:
-            raise InputError("compute", "precision", repr(self.precision), f"one of {', '.join(PRECISIONS)}")
+        require_one_of("compute", "precision", self.precision, PRECISIONS)
         if self.images_at_once is not None and self.images_at_once < 1:
             raise InputError("compute", "images_at_once", self.images_at_once, "at least 1")
 

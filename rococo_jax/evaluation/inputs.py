@@ -18,7 +18,7 @@ from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.benchmarks.subset import ONLY, lists_by_benchmark
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_folder
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.progress import say
 
@@ -160,8 +160,7 @@ def _by_tasks(tasks: Sequence[str]) -> BenchmarkInfo | None:
 def _under(
     data: Path, names: Sequence[str], folders: Mapping[str, Folder], settings: Settings
 ) -> list[tuple[BenchmarkInfo, dict[str, Path]]]:
-    if not data.is_dir():
-        raise InputError(data, "data", "a file" if data.exists() else "nothing there", "a folder of benchmarks")
+    require_folder(data, "data", "a folder of benchmarks")
     user_benchmarks = own_benchmarks(data)
     available = known_benchmarks() | user_benchmarks
     layout = {place for info in available.values() for place in info.folders.values()}

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.errors import InputError, require_one_of, unknown_name
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import FLIPS, least_margin
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
@@ -83,8 +83,8 @@ def compare_groups(
         per_query.parquet is damaged.
     """
     labels = [run.label for group in groups for run in group.runs]
-    if reference is not None and reference not in labels:
-        raise InputError("`reference`", "model", repr(reference), f"one of {', '.join(labels)}")
+    if reference is not None:
+        require_one_of("`reference`", "model", reference, labels)
     _check_metrics(groups, metrics)
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):

@@ -16,7 +16,7 @@ from rococo_jax.benchmarks.choices.items import Box, Picture
 from rococo_jax.data.captions import json_type, refuse_image_data
 from rococo_jax.data.list_cells import MalformedList, parse_list
 from rococo_jax.data.tables import ParquetTable
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_file
 from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.storage import hash_file, hash_json, read_json
 from rococo_jax.texts import JSON_LINES, file_suffix, iterate_lines, open_table, read_jsonl, read_lines
@@ -163,8 +163,7 @@ def read_records(path: Path) -> tuple[str, Iterator[Record]]:
             )
         entries = value.items() if isinstance(value, dict) else enumerate(value)
         return hash_json(value), (_record(path, key, entry) for key, entry in entries)
-    if not path.is_file():
-        raise InputError(path, "file", "nothing there", "a file of items")
+    require_file(path, "a file of items")
     return hash_file(path), _of_lines(path)
 
 

@@ -32,7 +32,7 @@ from rococo_jax.data.captions import (
     read_image_name,
     read_texts,
 )
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_folder
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import read_json, write_json
 
@@ -176,9 +176,7 @@ def read_annotation_folder(folder: str | os.PathLike) -> AnnotationSet:
     Raises InputError: a file cannot be read or disagrees with the clean captions, or there is no file.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing there"
-        raise InputError(folder, "annotation folder", found, f"a folder of annotation files{_HOW_TO_MAKE}")
+    require_folder(folder, "annotation folder", f"a folder of annotation files{_HOW_TO_MAKE}")
     values = {path: read_json(path, "an annotation file") for path in sorted(folder.glob("*.json"))}
     certain = {path: annotation_from_json(value, path) for path, value in values.items() if _is_variant(path, value)}
     uncertain = {path: value for path, value in values.items() if path not in certain}

@@ -24,7 +24,7 @@ from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from
 from rococo_jax.benchmarks.rococo.benchmark import note_on_shared_captions, tasks_of_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_file
 from rococo_jax.npz import open_arrays
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.progress import say
@@ -81,8 +81,7 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
     Raises InputError: it is missing, not a complete `.npy` file, or contains something else.
     """
     path, expected = Path(path), "a .npy file of float16, float32 or float64"
-    if not path.is_file():
-        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", expected)
+    require_file(path, expected)
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except OSError:
@@ -201,8 +200,7 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     Raises InputError: the file is missing, damaged, or holds something else.
     """
     path = table_path = Path(path)
-    if not path.is_file():
-        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", _EXPECTED)
+    require_file(path, _EXPECTED)
     words = {}
     with whole_file(path, _EXPECTED):
         if zipfile.is_zipfile(path):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import require_one_of
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
 from rococo_jax.perturb.text.replacement import Alteration, find_candidates
@@ -165,8 +165,7 @@ class KindAlterer:
     seed: int = 0
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise InputError("altered captions", "kind", repr(self.kind), f"one of {', '.join(KINDS)}")
+        require_one_of("altered captions", "kind", self.kind, KINDS)
 
     def alter(
         self, caption: str, originals: Iterable[str], influence: Any = None, count: int = 1, draw: int = 0

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_one_of
 from rococo_jax.perturb.text.words import follows_singular_word, plain, plural_of
 from rococo_jax.storage import hash_json, read_json
 
@@ -195,8 +195,7 @@ def _read_group(entry: Any, number: int, source: object) -> Group:
     concept = entry["concept"]
     field = f"{field} ({concept!r})"
     kind = entry.get("kind", "thing")
-    if kind not in KINDS:
-        raise InputError(source, f"kind of {field}", repr(kind), f"one of {', '.join(KINDS)}")
+    require_one_of(source, f"kind of {field}", kind, KINDS)
     nouns = entry.get("nouns", {})
     if isinstance(nouns, list):
         _check_words(nouns, f"nouns of {field}", source)

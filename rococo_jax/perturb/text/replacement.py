@@ -27,7 +27,7 @@ import numpy as np
 import regex
 
 from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, require_one_of
 from rococo_jax.perturb.text import VARIANTS, hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
 from rococo_jax.perturb.text.words import Word, article_of, caption_words, like_case, plain, replace_word, split_words
@@ -129,10 +129,8 @@ class CaptionAlterer:
     fit_article: bool = False
 
     def __post_init__(self):
-        choices = {"variant": VARIANTS, "select": ("lowest", "highest", "random")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError("altered captions", name, repr(getattr(self, name)), f"one of {', '.join(allowed)}")
+        require_one_of("altered captions", "variant", self.variant, VARIANTS)
+        require_one_of("altered captions", "select", self.select, ("lowest", "highest", "random"))
         if self.variant == "rand_voca" and not self.vocabulary:
             raise InputError("altered captions", "vocabulary", "no words", "a tokenizer's words, for variant rand_voca")
 
