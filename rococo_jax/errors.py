@@ -6,6 +6,7 @@ Also checks of JSON values, which readers of files use.
 import contextlib
 import difflib
 import errno
+import importlib
 import math
 import os
 import re
@@ -115,6 +116,14 @@ def missing_library(source: object, field: str, library: str, extra: str) -> Inp
     return InputError(source, field, f"no {library} installed", f"pip install {shlex.join(of_extra or [library])}")
 
 
+def import_library(source: object, library: str, extra: str) -> Any:
+    """Return a library that one of this package's extras requires. Raises InputError: it is not installed."""
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        raise missing_library(source, "library", library, extra) from None
+
+
 def _plain(name: str) -> str:
     """Return a name in lower case, with spaces, dashes and slashes as underscores, for comparison."""
     return "_".join(name.lower().replace("-", " ").replace("_", " ").replace("/", " ").split())
@@ -160,6 +169,15 @@ def naming_output(path: os.PathLike) -> Iterator[None]:
         if error.errno in _NO_SPACE and error.filename is None:
             error.filename = str(path)
         raise
+
+
+@contextlib.contextmanager
+def naming_source(source: object) -> Iterator[None]:
+    """Name the source of an InputError that the block raises, such as the file of an image."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(source, error.field, error.found, error.wanted) from None
 
 
 def as_input_error(error: BaseException) -> InputError | None:

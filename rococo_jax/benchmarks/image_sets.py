@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
 from rococo_jax.data.images import FileBackedImageSet, FileImages, Prepare, Task, chunks
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.pixel_cache import PixelView
-from rococo_jax.errors import InputError
+from rococo_jax.errors import naming_source
 from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, find_corruption
 from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
 
@@ -113,10 +113,8 @@ class CroppedImages(FileBackedImageSet):
         return (Task(1, lambda row=row: [self._prepared(row, prepare)]) for row in rows)
 
     def _prepared(self, row: int, prepare: Prepare) -> Any:
-        try:
+        with naming_source(self.paths[self.rows[row]]):
             return prepare(as_rgb(self.originals.pixel_cache.image(self.rows[row])).crop(self.boxes[row]))
-        except InputError as error:
-            raise InputError(self.paths[self.rows[row]], error.field, error.found, error.wanted) from None
 
     def note(self, row: int) -> str:
         """Return a phrase about the box, for tables."""

@@ -28,7 +28,7 @@ from rococo_jax.checkpoints.parameters import (
 )
 from rococo_jax.checkpoints.tensors import list_differences
 from rococo_jax.data.training_images import write_training_images
-from rococo_jax.errors import InputError, first_line, require_folder
+from rococo_jax.errors import InputError, first_line, naming_source, require_folder
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
@@ -102,10 +102,8 @@ def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
         raise InputError(path, "fields", sorted(description), sorted(_KEYS))
     if not isinstance(description["provenance"], dict):
         raise InputError(path, "provenance", type(description["provenance"]).__name__, "a JSON object")
-    try:
+    with naming_source(path):
         return ModelSpec.from_json(description["spec"], path), description
-    except InputError as error:
-        raise InputError(path, error.field, error.found, error.wanted) from None
 
 
 def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, jax.Array]:

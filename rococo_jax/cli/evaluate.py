@@ -8,7 +8,7 @@ from typing import Annotated
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.outputs import output_folder, print_short, print_tables
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, naming_source
 from rococo_jax.evaluation.options import ANY_SIZE, DataOptions, EmbeddingOptions, ModelOptions
 from rococo_jax.evaluation.tracking import read_tracker
 from rococo_jax.options import Option
@@ -29,10 +29,8 @@ EXAMPLES = """\
 
 def _tracker(text: str) -> str:
     """Check a tracker. Raises InputError as `read_tracker`."""
-    try:
+    with naming_source("--log"):
         read_tracker(text)
-    except InputError as error:
-        raise InputError("--log", error.field, error.found, error.wanted) from None
     return text
 
 

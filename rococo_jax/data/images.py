@@ -21,7 +21,7 @@ from rococo_jax.data.content_hashes import FileHashes
 from rococo_jax.data.image_files import ImageFile, hash_image
 from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.data.pixel_cache import PixelCache, PixelView
-from rococo_jax.errors import InputError
+from rococo_jax.errors import naming_source
 
 _AHEAD = 128
 MOST_BYTES = 2**28
@@ -277,10 +277,8 @@ class FileImages(FileBackedImageSet):
     def _prepared(self, row: int, prepare: Prepare) -> list[Any]:
         if isinstance(prepare, PixelView):
             return [self.pixel_cache.pixels(row, prepare)]
-        try:
+        with naming_source(self.paths[row]):
             return [prepare(self.pixel_cache.image(row))]
-        except InputError as error:
-            raise InputError(self.paths[row], error.field, error.found, error.wanted) from None
 
     def input_keys(self) -> list[str]:
         """Return the names of the images."""

@@ -13,9 +13,10 @@ have the same state:
   only if the file had not changed for longer than a tick (`settle`), as in git's index.
 """
 
+import contextlib
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,11 +49,17 @@ def file_system(url: str) -> Any:
         raise InputError(url, "storage", f"{scheme}://", "a local path, gs://, s3:// or https://") from None
 
 
-def why_refused(path: str, error: Exception, expected: str) -> InputError:
-    """Return the error for a file that cannot be read; `expected` describes its contents."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(path, "file", "nothing there", expected)
-    return InputError(path, "file", first_line(error) or type(error).__name__, f"{expected} that this user may read")
+@contextlib.contextmanager
+def _refusing(path: str, expected: str) -> Iterator[None]:
+    """Raise InputError for a file that cannot be read, whatever storage services raise; `expected` describes it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(path, "file", "nothing there", expected) from None
+    except Exception as error:
+        raise InputError(path, "file", first_line(error), f"{expected} that this user may read") from None
 
 
 def url_facts(url: str, expected: str) -> tuple[int, tuple[str, ...], float]:
@@ -63,13 +70,9 @@ def url_facts(url: str, expected: str) -> tuple[int, tuple[str, ...], float]:
 
     Raises InputError: the file does not exist or cannot be read; `expected` describes its contents for errors.
     """
-    try:
+    with _refusing(url, expected):
         info = file_system(url).info(url)
         size = int(info["size"])
-    except InputError:
-        raise
-    except Exception as error:  # what storage services raise differs from one to the next
-        raise why_refused(url, error, expected) from None
     created_at = info.get("created")
     return size, _version(info), created_at if isinstance(created_at, float) else 0.0
 
@@ -86,21 +89,15 @@ def forget_listings(url: str) -> None:
 
 def open_binary(path: str) -> Any:
     """Open a file for reading. Raises InputError: it cannot be opened."""
-    try:
+    with _refusing(path, "a file"):
         return file_system(path).open(path, "rb") if is_url(path) else Path(path).open("rb")
-    except InputError:
-        raise
-    except Exception as error:
-        raise why_refused(path, error, "a file") from None
 
 
 def matching_urls(pattern: str) -> list[str]:
     """Return the URLs that match a pattern with `*`, in order. Raises InputError: they cannot be listed."""
     files = file_system(pattern)
-    try:
+    with _refusing(pattern, "files of that name"):
         return sorted(map(files.unstrip_protocol, files.glob(pattern)))
-    except Exception as error:
-        raise why_refused(pattern, error, "files of that name") from None
 
 
 def local_copy(url: str, cache: Path) -> Path:
@@ -110,10 +107,10 @@ def local_copy(url: str, cache: Path) -> Path:
 
     Raises InputError: the folder is missing or cannot be read.
     """
-    files, copy = file_system(url), cache
+    files = file_system(url)
     name = url.rstrip("/").rpartition("/")[2]
     forget_listings(url)
-    try:
+    with _refusing(url, "a folder"):
         details = files.find(url, detail=True)
         if not details:
             raise FileNotFoundError(url)
@@ -122,16 +119,15 @@ def local_copy(url: str, cache: Path) -> Path:
         state = [[path, str(info.get("size")), *_version(info)] for path, info in sorted(details.items())]
         is_versioned = all(len(facts) > 2 for facts in state)
         copy = cache / (hash_json(state)[:24] if is_versioned else f"unversioned-{uuid.uuid4().hex[:24]}") / name
-        if not copy.exists():
-            with atomic_directory(copy) as folder:
-                files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
+        try:
+            if not copy.exists():
+                with atomic_directory(copy) as folder:
+                    files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
+        except InputError:
+            if copy.exists():  # another process was faster
+                return copy
+            raise
         return copy if is_versioned else _move_by_contents(copy, cache)
-    except InputError:
-        if copy != cache and copy.exists():  # another process was faster
-            return copy
-        raise
-    except Exception as error:
-        raise why_refused(url, error, "a folder") from None
 
 
 def _move_by_contents(copy: Path, cache: Path) -> Path:
@@ -188,10 +184,8 @@ def file_state(path: str, expected: str) -> FileState:
         return FileState(*url_facts(path, expected))
     if Path(path).is_dir():
         raise InputError(path, "file", "a folder", expected)
-    try:
+    with _refusing(path, expected):
         return local_state(path)
-    except OSError as error:
-        raise why_refused(path, error, expected) from None
 
 
 def local_state(path: str | Path) -> FileState:

@@ -37,7 +37,7 @@ from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.image_files import USUAL_SPLITS, is_saved_dataset, parquet_files
 from rococo_jax.data.pictures import image_format
 from rococo_jax.data.tables import ArrowTable, DatasetTable, ParquetTable, Table, image_columns
-from rococo_jax.errors import InputError, first_line, missing_library
+from rococo_jax.errors import InputError, first_line, import_library
 from rococo_jax.runtime import cache_folder
 from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.storage import hash_json, is_url, remove_folder
@@ -276,10 +276,7 @@ def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:
 
 
 def _load(name: str, path: str, split: str | None) -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise missing_library(name, "library", "datasets", "datasets") from None
+    datasets = import_library(name, "datasets", "datasets")
     dataset, _, config = path.partition(":")
     is_folder = Path(dataset).is_dir()
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rococo_jax.data.content_hashes import hash_files, hash_in_threads
 from rococo_jax.data.pair_source import PairSample, PairSource
-from rococo_jax.errors import InputError, missing_library
+from rococo_jax.errors import InputError, import_library
 from rococo_jax.storage import hash_bytes, hash_json
 
 # Features of TFDS's captioning datasets, by role.
@@ -107,10 +107,7 @@ def _local_files(examples: Any, split: str) -> list[Path]:
 
 def _open_examples(name: str, dataset: str, split: str, options: Mapping[str, str]) -> tuple[Any, Mapping]:
     """Return the examples, and the first of them."""
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError:
-        raise missing_library(name, "library", "tensorflow_datasets", "tfds") from None  # which needs no TensorFlow
+    tfds = import_library(name, "tensorflow_datasets", "tfds")  # which needs no TensorFlow
     skip: Any = tfds.decode.SkipDecoding()
     for part in reversed(options.get("image", "image").split("/")):
         skip = {part: skip}

@@ -42,7 +42,7 @@ from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder, derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.errors import InputError, require_one_of
+from rococo_jax.errors import InputError, naming_source, require_one_of
 
 CAPTIONS_PER_IMAGE = ("one", "all")
 ON_DECODE_ERROR = ("skip", "raise")
@@ -139,10 +139,8 @@ class DrawSample(grain.RandomMapTransform):
     def _views(self, sample: PairSample, rng: np.random.Generator) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
         if self.preprocessing is None:
             return {}
-        try:
+        with naming_source(sample.source):
             return self.augmentation.views(sample.open(self._least_size), self.preprocessing, rng)
-        except InputError as error:
-            raise InputError(sample.source, error.field, error.found, error.wanted) from None
 
     @property
     def _least_size(self) -> tuple[int, int] | None:

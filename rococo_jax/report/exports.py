@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError, missing_library
+from rococo_jax.errors import InputError, import_library
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results, tasks_of
@@ -127,7 +127,7 @@ def read_results(*sources: Any) -> Any:
     Raises:
         InputError: there are no results, a file is damaged or something else, or pandas is not installed.
     """
-    pd = pandas_for("read_results")
+    pd = import_library("read_results", "pandas", "pandas")
     rows = _rows(groups_of("read_results", sources), {})
     numbers = dict.fromkeys(("value", "low", "high", "sd", "chance"), float)
     frame = pd.DataFrame(rows, columns=_FRAME)
@@ -152,7 +152,7 @@ def read_rows(*sources: Any) -> Any:
     Raises:
         InputError: as `read_results`, or a folder has no `per_query.parquet`.
     """
-    pd = pandas_for("read_rows")
+    pd = import_library("read_rows", "pandas", "pandas")
     tables, lexicon = [], shipped_lexicon()
     for run in (run for group in groups_of("read_rows", sources) for run in group.runs):
         for file in run.files:
@@ -193,7 +193,7 @@ def compare(
     Raises:
         InputError: as `read_results`, no model or metric has that name, or no two models share a table of counts.
     """
-    pd = pandas_for("compare")
+    pd = import_library("compare", "pandas", "pandas")
     sources = [results] if isinstance(results, str | Path) else list(results)
     groups = groups_of("compare", sources)
     comparisons = compare_groups(groups, reference, metrics, margin=margin, family=family)
@@ -212,11 +212,3 @@ def groups_of(function: str, sources: Sequence[Any]) -> list[Group]:
     if not results:
         raise InputError(function, "sources", "none", "at least one results file or folder")
     return group_by_fingerprint(results)
-
-
-def pandas_for(function: str) -> Any:
-    try:
-        import pandas as pd
-    except ImportError:
-        raise missing_library(function, "library", "pandas", "pandas") from None
-    return pd

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.variants import ALL_KINDS
+from rococo_jax.errors import import_library
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.paired import FLIPS
 from rococo_jax.metrics.ranks import Rank, pseudo_values, ranks, significant_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.collection import Estimate, Group, Run, by_kind, label_of, tasks_of, variants_of
-from rococo_jax.report.exports import groups_of, pandas_for
+from rococo_jax.report.exports import groups_of
 from rococo_jax.report.markdown import markdown_lines, print_aligned, records_of
 from rococo_jax.report.model_facts import ModelFacts, read_facts
 from rococo_jax.report.sections import lead_of, section_of
@@ -77,7 +78,7 @@ def leaderboard(results: Any, *, facts: str | Path | None = None) -> Any:
     Raises:
         InputError: as `read_results`, or as `report.model_facts.read_facts`.
     """
-    pd = pandas_for("leaderboard")
+    pd = import_library("leaderboard", "pandas", "pandas")
     is_one = isinstance(results, str | Path | Mapping)
     tables = leaderboard_tables(groups_of("leaderboard", [results] if is_one else list(results)), facts)
     return pd.DataFrame(records_of(tables))

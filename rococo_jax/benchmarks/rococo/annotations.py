@@ -219,7 +219,7 @@ def _find_clean(
             captioned[path] = tuple(captions_from_json(value, path))
         except InputError:
             continue
-    published = [path for path, items in captioned.items() if _mostly_published_lengths(items)]
+    published = [path for path, items in captioned.items() if has_published_lengths(items)]
     variants = [*certain, *(annotation_from_json(values[path], path) for path in published if not certain)]
     if not variants:
         if len(captioned) == 1:
@@ -236,7 +236,8 @@ def _find_clean(
     return (same_images[0], captioned[same_images[0]]) if same_images else (None, originals)
 
 
-def _mostly_published_lengths(items: Sequence[CaptionedImage]) -> bool:
+def has_published_lengths(items: Sequence[CaptionedImage]) -> bool:
+    """Return whether most images have as many captions as in the published files, 10 or 11."""
     return 2 * sum(len(item.captions) in ORIGINALS_IN for item in items) > len(items)
 
 

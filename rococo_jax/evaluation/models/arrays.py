@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
+from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json, has_published_lengths
 from rococo_jax.benchmarks.rococo.benchmark import note_on_shared_captions, tasks_of_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
@@ -69,8 +69,7 @@ def read_score_annotation(path: str | os.PathLike) -> Annotation | list[Captione
     if not isinstance(value, list) or any(isinstance(item, Mapping) and "originals" in item for item in value):
         return annotation_from_json(value, path)
     items = captions_from_json(value, path)
-    published = sum(len(item.captions) in (10, 11) for item in items)
-    if path.stem in VARIANTS or published * 2 > len(items):
+    if path.stem in VARIANTS or has_published_lengths(items):
         return annotation_from_json(value, path)
     return items
 

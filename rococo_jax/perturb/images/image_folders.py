@@ -25,7 +25,7 @@ from PIL import Image
 from rococo_jax.data.image_files import ImageFile, hash_image, list_images
 from rococo_jax.data.images import Task, chunks, run_tasks
 from rococo_jax.data.pictures import as_rgb, image_bytes, open_image
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, naming_source
 from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, Corruption, check_severity
 from rococo_jax.progress import progress
 from rococo_jax.safe_paths import stays_inside
@@ -212,10 +212,8 @@ def write_corrupted(
             pixels = run_tasks(tasks, most_bytes=_MOST_BYTES)
             for batch in _batches_of_one_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
-                try:
+                with naming_source(Path(images) / batch[0][0][0]):
                     corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)
-                except InputError as error:
-                    raise InputError(Path(images) / batch[0][0][0], error.field, error.found, error.wanted) from None
                 encoded = pool.map(to_bytes, np.asarray(corrupted))
                 for ((_, file), _), content in zip(batch, encoded, strict=True):
                     folder.write(file, content)
