@@ -14,6 +14,7 @@ first opens the folder, and files of the cache folder that are of no use when it
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -89,7 +90,7 @@ def remembered(kind: Kind, source: str, key: str, make: Make, states: States = _
             # Another process may have made it meanwhile.
             if (file := find_remembered(kind, source, key, states)) is not None:
                 return file
-            _remove_useless_files(kind)
+            _remove_useless_files(cache_folder() / kind.folder, kind)
             if not kind.is_verified:
                 _write(kind, place, source, lambda file: _fill(file, source, make, states, None))
                 return place
@@ -232,16 +233,9 @@ def _read(kind: Kind, place: Path) -> tuple[dict[str, Any], memoryview] | None:
     return file if is_verified else None
 
 
-# Folders, with a suffix, that this process has cleaned.
-_opened_folders: set[tuple[Path, str]] = set()
-_written_folders: set[tuple[Path, str]] = set()
-
-
+@functools.cache
 def _remove_leftovers(folder: Path, kind: Kind) -> None:
     """Remove once in a process what killed processes left: locks of this machine with their files, and old files."""
-    if (folder, kind.suffix) in _opened_folders:
-        return
-    _opened_folders.add((folder, kind.suffix))
     with contextlib.suppress(OSError):
         hidden = [path for path in folder.iterdir() if path.name.startswith(".")]
         for lock in (path for path in hidden if path.name.endswith(f"{kind.suffix}.lock")):
@@ -253,12 +247,9 @@ def _remove_leftovers(folder: Path, kind: Kind) -> None:
         remove_old(path for path in hidden if (target_name(path) or "").endswith(kind.suffix))
 
 
-def _remove_useless_files(kind: Kind) -> None:
-    """Remove once in a process the files of the cache folder that this machine made from sources that are gone."""
-    folder = cache_folder() / kind.folder
-    if (folder, kind.suffix) in _written_folders:
-        return
-    _written_folders.add((folder, kind.suffix))
+@functools.cache
+def _remove_useless_files(folder: Path, kind: Kind) -> None:
+    """Remove once in a process the files of a cache folder that this machine made from sources that are gone."""
     for path in folder.glob(f"*{kind.suffix}"):
         file = _read_record(path)
         if file is None:

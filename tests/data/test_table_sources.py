@@ -248,8 +248,8 @@ def copies(cache: Path) -> list[Path]:
 
 
 def as_in_another_process() -> None:
-    remember._opened_folders.clear()
-    remember._written_folders.clear()
+    remember._remove_leftovers.cache_clear()
+    remember._remove_useless_files.cache_clear()
 
 
 def again(source: Path) -> list[bytes]:

@@ -252,7 +252,7 @@ def test_what_killed_processes_left_is_removed_when_the_folder_is_opened_next(tm
     for name, holder in holders.items():
         write(tmp_path / f"..{name}.tar.index.arrow.lock", holder.encode())
         write(tmp_path / f"..{name}.tar.index.arrow.0123abcd.part", b"half")
-    remember._opened_folders.clear()  # as in another process
+    remember._remove_leftovers.cache_clear()  # as in another process
     with hold(tmp_path / ".d.tar.index.arrow"):
         write(tmp_path / "..d.tar.index.arrow.0123abcd.part", b"half")
         read(tar)
@@ -260,7 +260,7 @@ def test_what_killed_processes_left_is_removed_when_the_folder_is_opened_next(tm
     assert left == {"c", "d"}
     # Another machine may still write it, until nothing has changed for a day.
     os.utime(tmp_path / "..c.tar.index.arrow.0123abcd.part", (1, 1))
-    remember._opened_folders.clear()
+    remember._remove_leftovers.cache_clear()
     read(tar)
     assert {path.name for path in tmp_path.glob("..*.part")} == {"..d.tar.index.arrow.0123abcd.part"}
 

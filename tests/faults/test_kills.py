@@ -36,7 +36,7 @@ def test_a_writer_that_was_killed_gives_the_same_bytes_when_run_again(name, worl
         with pytest.raises(Killed):
             watched(world.root, killed_at(number), lambda: world.run(name, out="made"))
         locks._locks.clear()  # as they are in the next process
-        remember._opened_folders.clear()
+        remember._remove_leftovers.cache_clear()
         world.run(name, out="made")
         assert _files(world) == expected
         assert not list((world / "made").rglob("*.part"))
