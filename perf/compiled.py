@@ -307,6 +307,7 @@ def numbers_of(compiled: jax.stages.Compiled, chip: Chip, arguments: argparse.Na
     program = compiled.as_text()
     costs, sizes = Costs(program), compiled.memory_analysis()
     if arguments.keep:
+        arguments.keep.mkdir(parents=True, exist_ok=True)
         (arguments.keep / f"{arguments.program}.hlo").write_text(program)
         for name, size in costs.bytes_by_array.most_common(30):
             print(f"{size / 1e9:8.2f} GB  {name}", file=sys.stderr)
