@@ -62,24 +62,39 @@ def reference(mask, query, key, value, cotangent):
         )
 
 
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float32", 2e-6), pytest.param("bfloat16", 2e-2, marks=pytest.mark.slow)]
-)
+    ("mask", "dtype", "tolerance"),
+    [
+        *((mask, "float32", 2e-6) for mask in MASKS), ("both", "bfloat16", 2e-2),
+        *(pytest.param(mask, "bfloat16", 2e-2, marks=pytest.mark.slow) for mask in MASKS if mask != "both"),
+    ],
+)  # fmt: skip
 def test_the_einsum_is_attention(mask, dtype, tolerance):
     """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
     by_definition, mask, operands = array_of(mask, 9), mask_of(9, *MASKS[mask](9)), inputs(9, dtype)
-    ours = value_and_gradients(lambda *qkv: attend(*qkv, mask)[0], *operands)
+    ours = value_and_gradients(lambda *qkv: attend(*qkv, mask), *operands)
     for mine, theirs in zip(ours, reference(by_definition, *operands), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_query_without_a_visible_key_attends_to_all_keys_equally(dtype):
+    query, key, value, cotangent = inputs(9, dtype)
+    mixed, _, _, to_value = value_and_gradients(
+        lambda *qkv: attend(*qkv, mask_of(9, False, jnp.array([9, 0]))), query, key, value, cotangent
+    )
+    mean = np.asarray(value[1], np.float64).mean(0)
+    np.testing.assert_allclose(mixed[1], np.broadcast_to(mean, mixed[1].shape), rtol=0, atol=0.01)
+    total = np.asarray(cotangent[1], np.float64).sum(0) / 9
+    np.testing.assert_allclose(to_value[1], np.broadcast_to(total, to_value[1].shape), rtol=0, atol=0.01)
 
 
 def test_products_are_in_the_dtype_of_the_towers():
     """Their results, too: logits in float32 would be twice the bytes of what a TPU writes and reads most."""
     operands = inputs(9, "bfloat16")
-    backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None)[0], *operands[:3])[1](operands[3]))
+    backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None), *operands[:3])[1](operands[3]))
     products = [line for line in backward.lower(*operands).as_text().splitlines() if "dot_general" in line]
-    assert len(products) == 5, "two products forward (one of them again), and three gradients more"
+    assert len(products) == 6, "two forward, and two for the gradients of each"
     for line in products:
         assert "f32" not in line.split(" : (")[1], line
 
@@ -104,7 +119,7 @@ def test_rounded_logits_are_off_by_their_own_rounding(deviation, tolerance):
     factors = (deviation**0.5, deviation**0.5, 1, 1)
     operands = [jnp.asarray(factor * random.normal(size=(2, 50, 2, 64)), jnp.bfloat16) for factor in factors]
     with jax.disable_jit():
-        mixed, backward = jax.vjp(lambda *qkv: attend(*qkv, None)[0], *operands[:3])
+        mixed, backward = jax.vjp(lambda *qkv: attend(*qkv, None), *operands[:3])
         ours = [mixed, *backward(operands[3])]
     query, key, value, cotangent = (np.asarray(operand, np.float64) for operand in operands)
     logits = np.einsum("bqhd,bkhd->bhqk", query, key) / 8

@@ -233,5 +233,5 @@ def _mix(block: Block, x: Array, mask: Array, paths: Array) -> Float[Array, "b n
     def with_ancestors(y: Array) -> Array:
         return jnp.concatenate([by_run(jnp.take_along_axis(y, ancestors, axis=1), depth), by_run(y, _RUN)], axis=1)
 
-    mixed, _ = attend(by_run(query, _RUN), with_ancestors(key), with_ancestors(value), mask)
+    mixed = attend(by_run(query, _RUN), with_ancestors(key), with_ancestors(value), mask)
     return mixed.reshape(x.shape)
