@@ -76,7 +76,7 @@ def _products(query: Float[Array, "b q h d"], key: Float[Array, "b k h d"]) -> F
 
 
 def _logits(products: Array, size: int, mask: MaskArray | None) -> Float[Array, "b h q k"]:
-    """Return scaled and masked products in float32. Scaled behind the product, a bfloat16 query is not rounded again."""
+    """Return scaled and masked products in float32; scaled before, a bfloat16 query would be rounded again."""
     logits = products.astype(jnp.float32) * size**-0.5
     return logits if mask is None else jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
 
