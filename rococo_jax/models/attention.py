@@ -1,10 +1,9 @@
-"""Self-attention, with two implementations.
+"""Self-attention, computed by einsums or by a fused kernel (`fused_attention`).
 
     attention = softmax(Q K^T / sqrt(d) + mask) V                        (Vaswani et al., arXiv 1706.03762)
 
-The einsum stores all logits, `(b, h, q, k)`. It is the reference, and is used on CPUs and TPUs, in float32
-and wherever the weights are requested. On GPUs, towers in bfloat16 use cuDNN's fused attention, which never stores the
-weights (Dao et al., arXiv 2205.14135).
+The einsums store all logits, `(b, h, q, k)`. They are the reference, and are used on CPUs, on TPUs for usual numbers of
+tokens, in float32 and wherever the weights are requested.
 """
 
 import functools
@@ -16,31 +15,22 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
+from rococo_jax.models.fused_attention import FusedAttention, Lengths, fused_attention_on, visible_keys
 from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.positions import Rotary
 from rococo_jax.models.products import precision_of
 
 # True where a query may attend to a key; the axes broadcast.
 MaskArray = Bool[Array, "#b #h #q k"]
-# Number of visible keys of each sequence, counted from the first. Texts of CoCa have a mask of the keys instead: it
-# hides every token with the id of the padding, even in the middle of a text.
-Lengths = Int[Array, " b"] | Bool[Array, "b k"]
-# Platform names of GPUs in JAX; that of a device description (ahead-of-time compilation) is "cuda".
-GPUS = ("gpu", "cuda")
-# Largest head size that cuDNN supports on all GPUs (256 from the H100 on).
-_LARGEST_HEAD = 128
-# Lowest compute capability for cuDNN's fused attention; a T4 has 7.5.
-_AMPERE = 8.0
 
 
 def mask_of(tokens: int, causal: bool, lengths: Lengths | None) -> MaskArray | None:
     """Combine `causal` and `lengths` into one mask; None if every query sees all keys."""
     parts = [jnp.tril(jnp.ones((tokens, tokens), bool))[None, None]] if causal else []
     if lengths is not None:
-        keys = lengths if lengths.ndim == 2 else jnp.arange(tokens)[None] < lengths[:, None]
-        parts.append(keys[:, None, None])
+        parts.append(visible_keys(tokens, lengths)[:, None, None])
     return functools.reduce(jnp.logical_and, parts) if parts else None
 
 
@@ -146,61 +136,12 @@ def attend_all(
     return mixed.reshape(query.shape), weights
 
 
-def cudnn_supports(tokens: int, head_size: int, lengths: Lengths | None) -> bool:
-    """Return whether cuDNN's fused attention can be used for these sequences.
-
-    A mask of keys is not supported: it would become a bias of shape (b, h, q, k), and JAX 0.10 computes the gradient of
-    a bias.
-    """
-    has_key_mask = lengths is not None and lengths.ndim == 2
-    return not has_key_mask and tokens > 1 and head_size % 8 == 0 and head_size <= _LARGEST_HEAD
-
-
-def cudnn_padding(tokens: int) -> int:
-    """Return how many tokens to append: 1 if the number is odd (197, 257, 577, 77), else 0.
-
-    The backward pass needs an even number. cuDNN requires this only with a bias, but the check in JAX 0.10 applies to
-    every call.
-    """
-    return tokens % 2
-
-
-def cudnn_attention(
-    query: Float[Array, "b t h d"],
-    key: Float[Array, "b t h d"],
-    value: Float[Array, "b t h d"],
-    causal: bool = False,
-    lengths: Int[Array, " b"] | None = None,
-) -> Float[Array, "b t h d"]:
-    """Compute attention by cuDNN, in the dtype of `query`. Rows without a visible key are undefined."""
-    if lengths is not None:
-        lengths = jnp.maximum(lengths, 1)  # a missing text has length 0
-    return jax.nn.dot_product_attention(
-        query, key, value, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
-    )
-
-
-def is_ampere_or_later(device: Any) -> bool:
-    """Return whether a device is an NVIDIA GPU that multiplies bfloat16.
-
-    Device descriptions (ahead-of-time compilation) do not state their capability and are taken for one.
-    """
-    # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
-    capability = str(getattr(device, "compute_capability", _AMPERE))
-    return device.platform in GPUS and capability[:1].isdigit() and float(capability) >= _AMPERE
-
-
-def has_cudnn_attention(mesh: Mesh, dtype: DTypeLike) -> bool:
-    """Return whether towers of this dtype use cuDNN's fused attention on the devices of `mesh`."""
-    return jnp.dtype(dtype) == jnp.bfloat16 and is_ampere_or_later(mesh.devices.flat[0])
-
-
 def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None:
-    """Let all self-attention of `model` use cuDNN if the devices of `mesh` and the dtype allow it."""
-    use_cudnn = has_cudnn_attention(mesh, dtype)
+    """Let self-attention of `model` use the fused kernel for this dtype of the devices of `mesh`, if there is one."""
+    fused = fused_attention_on(mesh, dtype)
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
-            module.use_cudnn = use_cudnn
+            module.fused = fused
 
 
 class SelfAttention(nnx.Module):
@@ -209,7 +150,7 @@ class SelfAttention(nnx.Module):
     Attributes:
         rotary: rotates queries and keys; None for none.
         norm: applied to the weighted values before the output map (sub-LN); None for none.
-        use_cudnn: computes by cuDNN wherever it supports the sequences and no weights are requested.
+        fused: kernel that computes attention wherever it supports the sequences and no weights are requested.
     """
 
     def __init__(
@@ -224,7 +165,7 @@ class SelfAttention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.heads, self.rotary = heads, rotary
-        self.use_cudnn = False
+        self.fused: FusedAttention | None = None
         self.norm = None if inner_norm_eps is None else LayerNorm(width, inner_norm_eps)
         self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
@@ -234,18 +175,19 @@ class SelfAttention(nnx.Module):
     ) -> Float[Array, "b t width"]:
         """Compute the new tokens. `mask` is `mask_of(causal, lengths)` if the caller has already built it."""
         query, key, value = self._project(x)
-        if self.uses_cudnn(x, lengths):
-            mixed = cudnn_attention(query, key, value, causal, lengths)
+        if fused := self.fused_for(x, lengths):
+            mixed = fused(query, key, value, causal, lengths)
         else:
             if mask is None:
                 mask = mask_of(x.shape[1], causal, lengths)
             mixed = attend(query, key, value, mask)
         return checkpoint_name(self._finish(mixed.reshape(x.shape)), "out")
 
-    def uses_cudnn(self, x: Float[Array, "b t width"], lengths: Lengths | None) -> bool:
-        """Return whether cuDNN computes the attention of these tokens."""
+    def fused_for(self, x: Float[Array, "b t width"], lengths: Lengths | None) -> FusedAttention | None:
+        """Return the kernel that computes the attention of these tokens; None for einsums."""
         _, tokens, width = x.shape
-        return self.use_cudnn and cudnn_supports(tokens, width // self.heads, lengths)
+        fused = self.fused
+        return fused if fused is not None and fused.supports(tokens, width // self.heads, lengths) else None
 
     def with_weights(self, x: Float[Array, "b t width"]) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
         """Compute the new tokens and the attention weights without a mask."""

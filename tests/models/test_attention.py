@@ -11,7 +11,8 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models import attention as attentions
-from rococo_jax.models.attention import SelfAttention, attend, cudnn_supports, has_cudnn_attention, mask_of
+from rococo_jax.models.attention import SelfAttention, attend, mask_of, use_fused_attention
+from rococo_jax.models.fused_attention import CudnnAttention, SplashAttention, fused_attention_on
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
 from tests.support.tiny import drawn_parameters
@@ -161,27 +162,42 @@ def by_xla(monkeypatch):
 )  # fmt: skip
 def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     """Tokens, their gradient and those of all parameters; JAX refuses to train odd numbers of tokens on cuDNN."""
+    wanted = tokens_and_gradients(mask, tokens, None)
+    assert not by_xla
+    found = tokens_and_gradients(mask, tokens, CudnnAttention())
+    assert set(by_xla) == (set() if "keys" in mask else {8 if tokens == 8 else 10})
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mask"),
+    [(9, "both"), *(pytest.param(9, mask, marks=pytest.mark.slow) for mask in MASKS if mask != "both"),
+     pytest.param(600, "both", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_blocks_with_splash_attention_are_those_with_the_einsum(mask, tokens):
+    """Its kernels, run by Pallas's interpreter; 600 tokens are five blocks."""
+    wanted = tokens_and_gradients(mask, tokens, None)
+    found = tokens_and_gradients(mask, tokens, SplashAttention(least_tokens=2, interpret=True))
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
+
+
+def tokens_and_gradients(mask, tokens, fused):
+    """Return the tokens of two blocks, their gradient and those of all parameters."""
     spec = dataclasses.replace(VISION, layers=2)
     blocks = build_model(ModelSpec(spec, None), drawn_parameters(ModelSpec(spec, None)), jnp.bfloat16).vision.blocks
     seen, random = MASKS[mask](tokens), np.random.default_rng(tokens)
     x, cotangent = (jnp.asarray(random.normal(size=(BATCH, tokens, spec.width)), jnp.bfloat16) for _ in range(2))
 
-    def computed(use_cudnn):
-        blocks.block.attention.use_cudnn = use_cudnn
-        graph, parameters = nnx.split(blocks)
+    blocks.block.attention.fused = fused
+    graph, parameters = nnx.split(blocks)
 
-        def both(parameters, x):
-            mixed, backward = jax.vjp(lambda parameters, x: nnx.merge(graph, parameters)(x, *seen), parameters, x)
-            return mixed, backward(cotangent)
+    def both(parameters, x):
+        mixed, backward = jax.vjp(lambda parameters, x: nnx.merge(graph, parameters)(x, *seen), parameters, x)
+        return mixed, backward(cotangent)
 
-        return jax.tree.map(lambda array: np.asarray(array, np.float64), jax.jit(both)(parameters, x))
-
-    wanted = computed(False)
-    assert not by_xla
-    found = computed(True)
-    assert set(by_xla) == (set() if "keys" in mask else {8 if tokens == 8 else 10})
-    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
+    return jax.tree.map(lambda array: np.asarray(array, np.float64), jax.jit(both)(parameters, x))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +213,7 @@ def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, 
     text = dataclasses.replace(TEXT, attention=attention, width=32, heads=4, context_length=9)
     spec = ModelSpec(None, text, text_head=HeadSpec("linear", 16))
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
-    model.text.blocks.block.attention.use_cudnn = True
+    model.text.blocks.block.attention.fused = CudnnAttention()
     graph, parameters = nnx.split(model)
     ids = jnp.full((2, 9), 98)
     embed = jax.grad(lambda parameters: nnx.merge(graph, parameters).text_embeddings(ids, ids > 0).sum())
@@ -215,35 +231,38 @@ def test_the_implementation_follows_device_precision_head_size_and_mask():
         platform: str
         compute_capability: str
 
-    uses_cudnn = {
-        ("gpu", "bfloat16", "7.5"): False, ("gpu", "bfloat16", "8.0"): True, ("gpu", "bfloat16", "9.0"): True,
-        ("gpu", "bfloat16", "10.3"): True, ("gpu", "float32", "9.0"): False, ("tpu", "bfloat16", ""): False,
-        ("tpu", "float32", ""): False, ("cpu", "bfloat16", ""): False,
-        ("gpu", "bfloat16", "gfx90a"): False,  # an AMD GPU has no cuDNN
+    kernels = {
+        ("gpu", "bfloat16", "7.5"): None, ("gpu", "bfloat16", "8.0"): CudnnAttention(),
+        ("gpu", "bfloat16", "9.0"): CudnnAttention(), ("gpu", "bfloat16", "10.3"): CudnnAttention(),
+        ("gpu", "float32", "9.0"): None, ("tpu", "bfloat16", ""): SplashAttention(), ("tpu", "float32", ""): None,
+        ("cpu", "bfloat16", ""): None,
+        ("gpu", "bfloat16", "gfx90a"): None,  # an AMD GPU has no cuDNN
     }  # fmt: skip
-    for (platform, dtype, capability), expected in uses_cudnn.items():
+    for (platform, dtype, capability), expected in kernels.items():
         mesh = jax.sharding.Mesh(np.array([[Device(platform, capability)]]), AXES)
-        assert has_cudnn_attention(mesh, dtype) == expected
-    assert cudnn_supports(50, 64, None) and cudnn_supports(77, 128, None)
-    assert not cudnn_supports(50, 20, None) and not cudnn_supports(50, 136, None) and not cudnn_supports(1, 64, None)
-    assert not cudnn_supports(9, 64, MASKS["causal and keys"](9)[1]), "it would be a bias"
+        assert fused_attention_on(mesh, dtype) == expected
+    supports = CudnnAttention().supports
+    assert supports(50, 64, None) and supports(77, 128, None)
+    assert not supports(50, 20, None) and not supports(50, 136, None) and not supports(1, 64, None)
+    assert not supports(9, 64, MASKS["causal and keys"](9)[1]), "it would be a bias"
+    assert SplashAttention().supports(1024, 72, None) and not SplashAttention().supports(1023, 72, None)
 
 
-def test_a_model_uses_cudnn_unless_weights_are_requested(monkeypatch):
+def test_a_model_uses_the_kernel_unless_weights_are_requested(monkeypatch):
     head = HeadSpec("linear", 16)
     spec = ModelSpec(VISION, TEXT, head, head)
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
     mesh = make_mesh(jax.devices()[:1])
-    monkeypatch.setattr(attentions, "has_cudnn_attention", lambda *_: True)
-    attentions.use_fused_attention(model, mesh, "bfloat16")
-    assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
     causal_calls = []
 
-    def compute(query, key, value, causal, lengths):
-        causal_calls.append(causal)
-        return jnp.zeros_like(query)
+    class Kernel(CudnnAttention):
+        def __call__(self, query, key, value, causal=False, lengths=None):
+            causal_calls.append(causal)
+            return jnp.zeros_like(query)
 
-    monkeypatch.setattr(attentions, "cudnn_attention", compute)
+    monkeypatch.setattr(attentions, "fused_attention_on", lambda *_: Kernel())
+    use_fused_attention(model, mesh, "bfloat16")
+    assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
     nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
     assert causal_calls == [False, True], "only the text tower is causal"
