@@ -174,7 +174,7 @@ class SelfAttention(nnx.Module):
         self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None, mask: MaskArray | None = None
     ) -> Float[Array, "b t width"]:
         """Compute the new tokens. `mask` is `mask_of(causal, lengths)` if the caller has already built it."""
-        query, key, value = self._project(x)
+        query, key, value = self.project(x)
         if fused := self.fused_for(x, lengths):
             mixed = fused(query, key, value, causal, lengths)
         else:
@@ -191,13 +191,13 @@ class SelfAttention(nnx.Module):
 
     def with_weights(self, x: Float[Array, "b t width"]) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
         """Compute the new tokens and the attention weights without a mask."""
-        mixed, weights = attend_with_weights(*self._project(x), None)
+        mixed, weights = attend_with_weights(*self.project(x), None)
         return self._finish(mixed.reshape(x.shape)), weights
 
     def _finish(self, mixed: Float[Array, "b t width"]) -> Float[Array, "b t width"]:
         return self.out(mixed if self.norm is None else self.norm(mixed))
 
-    def _project(self, x: Float[Array, "b t width"]) -> list[Float[Array, "b t h d"]]:
+    def project(self, x: Float[Array, "b t width"]) -> list[Float[Array, "b t h d"]]:
         """Compute query, key and value by three products.
 
         Attention takes whole arrays, so that slices of one product would have to be copied.
