@@ -24,32 +24,28 @@ None of this is a time. PYTHONPATH=TREE compiles another version of this project
 
 import argparse
 import dataclasses
-import importlib
+import functools
 import json
 import math
 import os
 import re
-import subprocess
 import sys
-import tempfile
-import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
+import siglip_peers
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from program_costs import Costs
 from run_all import clip_spec
+from siglip_peers import TOKENS, VOCABULARY, rows_on, shapes_on
 
 from rococo_jax.cli.train import _LIBTPU_WITHOUT_CHIPS
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import programs
-from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec, fused_attention
 from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.runtime import AXES, device_array
 from rococo_jax.training.plan import asynchronous_collectives, collectives_of, topology_devices
@@ -57,7 +53,7 @@ from rococo_jax.training.plan import asynchronous_collectives, collectives_of, t
 # libtpu reads them when it is loaded.
 for variable, value in _LIBTPU_WITHOUT_CHIPS.items():
     os.environ.setdefault(variable, value)
-TOKENS, VOCABULARY, SIDE, END_OF_TEXT = 64, 32_000, 224, 49_407
+END_OF_TEXT = 49_407
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +78,11 @@ CHIPS = {"v5e": _tpu(197e12, 819e9, 4 * 128**2), "v6e": _tpu(918e12, 1638e9, 2 *
          "h100": Chip(989e12, 3350e9, 67e12)}  # fmt: skip
 
 
-def siglip(layers: int, width: int = 768) -> ModelSpec:
-    """Return the spec of a SigLIP B/16 with this number of layers and this width of the image tower."""
+def siglip(layers: int, width: int = 768, side: int = 224) -> ModelSpec:
+    """Return the spec of a SigLIP B/16 with this number of layers, width of the image tower and side of an image."""
     shape = {"layers": layers, "activation": "gelu_tanh", "norm_eps": 1e-6}
     vision = VisionSpec(
-        image_size=SIDE, patch_size=16, class_token=False, patch_bias=True, norm_before_blocks=False,
+        image_size=side, patch_size=16, class_token=False, patch_bias=True, norm_before_blocks=False,
         layer_scale=False, pooling="attention", width=width, heads=width // 64, mlp_width=4 * width, **shape,
     )  # fmt: skip
     text = TextSpec(
@@ -104,11 +100,15 @@ def training_step(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lower
     config = default_config()
     config.batch_size, config.fsdp = arguments.pairs * mesh.size, arguments.fsdp
     config.micro_batches, config.remat, config.dtype = arguments.micro_batches, arguments.remat, arguments.dtype
+    config.unroll = arguments.unroll
     config.losses.contrastive.kind = "sigmoid"
     for name in filter(None, arguments.losses.split(",")):
         config.losses[name].weight = 1.0
     config.gradient_dtype = arguments.gradient_dtype
-    return lower_step(config, siglip(arguments.layers, arguments.width), _preprocessing(), mesh, TOKENS)
+    spec = siglip(arguments.layers, arguments.width, arguments.side)
+    if arguments.splash_from:
+        fused_attention.SplashAttention = functools.partial(fused_attention.SplashAttention, arguments.splash_from)
+    return lower_step(config, spec, _preprocessing(arguments.side), mesh, TOKENS)
 
 
 def gradients(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
@@ -117,7 +117,7 @@ def gradients(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     from rococo_jax.models.fsdp import copy_parameters
 
     shapes = parameter_shapes(siglip(arguments.layers))
-    copies = {path: _rows(mesh, (mesh.size, *shape), jnp.float32) for path, shape in shapes.items()}
+    copies = {path: rows_on(mesh, (mesh.size, *shape), jnp.float32) for path, shape in shapes.items()}
 
     def total(copies):
         parameters = {path: jnp.zeros(shape) for path, shape in shapes.items()}
@@ -127,16 +127,16 @@ def gradients(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     return jax.jit(total).lower(copies)
 
 
-def _preprocessing() -> Preprocessing:
-    return Preprocessing(shortest_edge=SIDE, crop_size=(SIDE, SIDE), mean=(0.5,) * 3, std=(0.5,) * 3)
+def _preprocessing(side: int) -> Preprocessing:
+    return Preprocessing(shortest_edge=side, crop_size=(side, side), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 def images(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     """Lower the image tower of evaluations, with as many images as it takes at once."""
     spec, graph, state, products = _encoder(arguments, mesh)
     rows = programs.images_at_once(spec, "tpu") * mesh.size
-    pixels = _rows(mesh, (rows, SIDE, SIDE, 3), jnp.uint8)
-    return programs.image_features.lower(mesh, graph, _preprocessing(), products, state, pixels)
+    pixels = rows_on(mesh, (rows, arguments.side, arguments.side, 3), jnp.uint8)
+    return programs.image_features.lower(mesh, graph, _preprocessing(arguments.side), products, state, pixels)
 
 
 def texts(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
@@ -144,7 +144,7 @@ def texts(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     spec, graph, state, products = _encoder(arguments, mesh)
     length = programs.bucket_length(13, spec.text.context_length)
     shape = (programs.text_tokens_at_once(spec, "tpu") // length * mesh.size, length)
-    ids, mask = _rows(mesh, shape, jnp.int32), _rows(mesh, shape, jnp.bool_)
+    ids, mask = rows_on(mesh, shape, jnp.int32), rows_on(mesh, shape, jnp.bool_)
     return programs.text_features.lower(mesh, graph, products, state, ids, mask)
 
 
@@ -155,7 +155,7 @@ def influence(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     _, graph, state, _ = _encoder(arguments, mesh)
     texts = [[number, END_OF_TEXT] for number in range(64)]
     tree = next(shared_prefix.build_prefix_trees(texts, shared_prefix._ACCELERATOR_TOKENS, 77))
-    arrays = [_rows(mesh, (mesh.size, *array.shape), array.dtype) for array in tree[:-1]]
+    arrays = [rows_on(mesh, (mesh.size, *array.shape), array.dtype) for array in tree[:-1]]
     return shared_prefix.embed_trees.lower(graph, state, *arrays)
 
 
@@ -170,16 +170,16 @@ def ranks(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     item = np.zeros(items, np.int32)
     gallery = counting.GalleryTile(np.zeros((items, 512), np.float32), item, item, item > 0, np.bool_(0))
     counts = jax.eval_shape(lambda: counting.no_counts(tiles, size))
-    counts, queries, work = _shapes((counts, queries, np.zeros(tiles, np.int32)), mesh, PartitionSpec(AXES))
-    return counting.compiled_step(mesh).lower(counts, queries, _shapes(gallery, mesh, PartitionSpec()), work)
+    counts, queries, work = shapes_on((counts, queries, np.zeros(tiles, np.int32)), mesh, PartitionSpec(AXES))
+    return counting.compiled_step(mesh).lower(counts, queries, shapes_on(gallery, mesh, PartitionSpec()), work)
 
 
 def mixing(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
     """Lower the mixing of the images of a training batch, in groups of eight."""
     from rococo_jax.perturb.images.mixing import Mixing, mix_batch
 
-    pixels = _rows(mesh, (arguments.pairs * mesh.size, SIDE, SIDE, 3), jnp.uint8)
-    key = _shapes(jax.eval_shape(lambda: jax.random.key(0)), mesh, PartitionSpec())
+    pixels = rows_on(mesh, (arguments.pairs * mesh.size, arguments.side, arguments.side, 3), jnp.uint8)
+    key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), mesh, PartitionSpec())
     return jax.jit(lambda images, key: mix_batch(images, key, Mixing(group=8), mesh)).lower(pixels, key)
 
 
@@ -189,8 +189,11 @@ def corruption(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
 
     at_a_time = corruptions._AT_A_TIME_ON_ACCELERATORS
     rows = 2 * at_a_time * mesh.size
-    pixels, ids = _rows(mesh, (rows, SIDE, SIDE, 3), jnp.uint8), _rows(mesh, (rows,), jnp.uint32)
-    key = _shapes(jax.eval_shape(lambda: jax.random.key(0)), mesh, PartitionSpec())
+    pixels, ids = (
+        rows_on(mesh, (rows, arguments.side, arguments.side, 3), jnp.uint8),
+        rows_on(mesh, (rows,), jnp.uint32),
+    )
+    key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), mesh, PartitionSpec())
     turns = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
     return corruptions._program(arguments.kind, 3, at_a_time, mesh).lower(pixels, key, ids, turns)
 
@@ -201,105 +204,7 @@ def _encoder(arguments: argparse.Namespace, mesh: Mesh) -> tuple[ModelSpec, Any,
     spec = clip_spec("b16", END_OF_TEXT)
     graph, state = abstract_model(spec, arguments.dtype)
     products = programs.Compute(precision).products_on(mesh.devices.flat[0])
-    return spec, graph, _shapes(state, mesh, PartitionSpec()), products
-
-
-def _rows(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(AXES)))
-
-
-def _shapes(tree: Any, mesh: Mesh, partition: PartitionSpec) -> Any:
-    sharding = NamedSharding(mesh, partition)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
-
-
-def big_vision_step(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
-    """Lower the update of big_vision's SigLIP trainer with its models.
-
-    The update is nested in the trainer's `main`, so its loss is written out here; `optax.adamw` stands for its
-    optimizer. Its text tower has no `dtype_mm` and computes in float32 arrays.
-    """
-    sys.path.insert(0, _unpack(arguments.source, "big_vision/models"))
-    for name in ("big_vision.utils", "big_vision.models.common"):  # readers of checkpoints, which need TensorFlow
-        sys.modules[name] = types.ModuleType(name)
-    from big_vision.models.proj.image_text import two_towers
-
-    sys.modules["big_vision"].utils = sys.modules["big_vision.utils"]
-    policies = {"full": "nothing_saveable", "dots": "dots_with_no_batch_dims_saveable"}
-    settings = {"scan": arguments.remat != "none", "depth": arguments.layers}
-    settings["remat_policy"] = policies.get(arguments.remat, "")
-    model = two_towers.Model(
-        image={"variant": "B/16", "pool_type": "map", "dtype_mm": "bfloat16", **settings},
-        text={"variant": "B", "vocab_size": VOCABULARY, **settings},
-        out_dim=(None, 768), temperature_init=10.0, bias_init=-10.0,
-    )  # fmt: skip
-
-    def embed(parameters, images, labels):
-        image, text, extras = model.apply({"params": parameters}, images, labels, train=True)
-        return image, text, extras["t"], extras["b"]
-
-    def init():
-        batch = jnp.zeros((1, SIDE, SIDE, 3)), jnp.zeros((1, TOKENS), jnp.int32)
-        return model.init(jax.random.key(0), *batch)["params"]
-
-    return _sigmoid_update(embed, jax.eval_shape(init), arguments, mesh)
-
-
-def jimm_step(arguments: argparse.Namespace, mesh: Mesh) -> jax.stages.Lowered:
-    """Lower an update of jimm's SigLIP; jimm has neither a trainer nor a loop over layers nor rematerialisation."""
-    sys.path.insert(0, str(Path(_unpack(arguments.source, "src/jimm")) / "src"))
-    # Its reader of checkpoints needs huggingface_hub and its `models` all of its models.
-    siglip = importlib.import_module("jimm.models.siglip")
-
-    def init():
-        return siglip.SigLIP(
-            SIDE, arguments.layers, 768, 16, TOKENS, VOCABULARY, 768, 12, arguments.layers, nnx.Rngs(0),
-            dtype=jnp.bfloat16,
-        )  # fmt: skip
-
-    graph, parameters, rest = nnx.split(nnx.eval_shape(init), nnx.Param, ...)
-
-    def embed(parameters, images, labels):
-        rest_values = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rest)
-        model = nnx.merge(graph, parameters, rest_values)
-        model.eval()
-        image, text = model.encode_image(images), model.encode_text(labels)
-        image, text = (each / jnp.linalg.norm(each, axis=-1, keepdims=True) for each in (image, text))
-        return image, text, jnp.exp(model.logit_scale[...]), model.logit_bias[...]
-
-    return _sigmoid_update(embed, parameters, arguments, mesh)
-
-
-def _unpack(source: str, folder: str) -> str:
-    """Write a folder of a git directory's newest commit to a temporary one, and return that."""
-    target = tempfile.mkdtemp()
-    archive = subprocess.run(["git", "-C", source, "archive", "HEAD", folder], check=True, capture_output=True)
-    subprocess.run(["tar", "x", "-C", target], input=archive.stdout, check=True)
-    return target
-
-
-def _sigmoid_update(
-    embed: Callable[..., tuple], shapes: Any, arguments: argparse.Namespace, mesh: Mesh
-) -> jax.stages.Lowered:
-    """Lower an update by the sigmoid loss as SigLIP's trainer writes it, over whole arrays, and AdamW."""
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3, b2=0.95, weight_decay=1e-4))
-
-    def update(state, images, labels):
-        def loss(parameters):
-            image, text, scale, bias = embed(parameters, images, labels)
-            logits = jnp.dot(image, text.T) * scale + bias
-            signs = -jnp.ones_like(logits) + 2 * jnp.eye(len(image))
-            return jnp.mean(-jnp.sum(jax.nn.log_sigmoid(signs * logits), axis=-1))
-
-        parameters, moments = state
-        value, gradients = jax.value_and_grad(loss)(parameters)
-        updates, moments = optimizer.update(gradients, moments, parameters)
-        return (optax.apply_updates(parameters, updates), moments), value
-
-    count, full = arguments.pairs * mesh.size, NamedSharding(mesh, PartitionSpec())
-    batch = _rows(mesh, (count, SIDE, SIDE, 3), jnp.float32), _rows(mesh, (count, TOKENS), jnp.int32)
-    state = _shapes((shapes, jax.eval_shape(optimizer.init, shapes)), mesh, PartitionSpec())
-    return jax.jit(update, donate_argnums=0, out_shardings=(full, full)).lower(state, *batch)
+    return spec, graph, shapes_on(state, mesh, PartitionSpec()), products
 
 
 def numbers_of(compiled: jax.stages.Compiled, chip: Chip, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -307,6 +212,7 @@ def numbers_of(compiled: jax.stages.Compiled, chip: Chip, arguments: argparse.Na
     program = compiled.as_text()
     costs, sizes = Costs(program), compiled.memory_analysis()
     if arguments.keep:
+        arguments.keep.mkdir(parents=True, exist_ok=True)
         (arguments.keep / f"{arguments.program}.hlo").write_text(program)
         for name, size in costs.bytes_by_array.most_common(30):
             print(f"{size / 1e9:8.2f} GB  {name}", file=sys.stderr)
@@ -319,7 +225,7 @@ def numbers_of(compiled: jax.stages.Compiled, chip: Chip, arguments: argparse.Na
     ]
     peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
     peak += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    logits = sum(size for name, size in costs.bytes_by_array.items() if _is_of_logits(name, arguments.pairs))
+    logits = sum(size for name, size in costs.bytes_by_array.items() if _is_of_logits(name, arguments))
     limit, relative = limit_of(costs, chip)
     return {
         "tflop": round(costs.flops / 1e12, 4),
@@ -336,10 +242,10 @@ def numbers_of(compiled: jax.stages.Compiled, chip: Chip, arguments: argparse.Na
     }
 
 
-def _is_of_logits(array: str, pairs: int) -> bool:
+def _is_of_logits(array: str, arguments: argparse.Namespace) -> bool:
     """Return whether an array has the size of the image tower's attention logits: pairs x heads x patches x patches."""
     lengths = re.findall(r"\d+", array.partition("[")[2])
-    return math.prod(map(int, lengths)) == pairs * 12 * ((SIDE // 16) ** 2) ** 2
+    return math.prod(map(int, lengths)) == arguments.pairs * 12 * ((arguments.side // 16) ** 2) ** 2
 
 
 def limit_of(costs: Costs, chip: Chip) -> tuple[str, dict[str, float]]:
@@ -354,7 +260,8 @@ def limit_of(costs: Costs, chip: Chip) -> tuple[str, dict[str, float]]:
 
 
 PROGRAMS = {
-    "step": training_step, "gradients": gradients, "big_vision": big_vision_step, "jimm": jimm_step, "images": images,
+    "step": training_step, "gradients": gradients, "big_vision": siglip_peers.big_vision_step,
+    "jimm": siglip_peers.jimm_step, "images": images,
     "texts": texts, "influence": influence, "ranks": ranks, "mixing": mixing, "corruption": corruption,
 }  # fmt: skip
 
@@ -367,8 +274,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=128, help="pairs a device (default: 128)")
     parser.add_argument("--layers", type=int, default=12, help="layers of both towers (default: 12)")
     parser.add_argument("--width", type=int, default=768, help="of the image tower of `step` (default: 768)")
+    parser.add_argument("--side", type=int, default=224, help="pixels of an image's side (default: 224)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of the towers")
     parser.add_argument("--remat", default="full", help="none, dots or full (default: full)")
+    parser.add_argument("--unroll", action="store_true", help="compile every layer of `step` by itself")
+    parser.add_argument("--splash-from", type=int, metavar="TOKENS", help="use splash attention from so many tokens on")
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--fsdp", type=int, default=1)
     parser.add_argument("--losses", default="", help="further losses of the step: sc,vc,grounding")

@@ -148,6 +148,12 @@ COMPILED = {
     # jimm recomputes nothing.
     "jimm_32": Measurement("compiled.py jimm --pairs 32 --source {peers}/jimm"),
     "step_32_none": Measurement("compiled.py step --pairs 32 --remat none"),
+    "step_32_unrolled": Measurement("compiled.py step --pairs 32 --remat none --unroll"),
+    # 576 and 1,024 tokens an image.
+    "step_384_pixels": Measurement("compiled.py step --side 384 --pairs 64"),
+    "step_384_pixels_splash": Measurement("compiled.py step --side 384 --pairs 64 --splash-from 1"),
+    "step_512_pixels": Measurement("compiled.py step --side 512 --pairs 32"),
+    "step_512_pixels_einsum": Measurement("compiled.py step --side 512 --pairs 32 --splash-from 10000"),
     "flags_asynchronous": Measurement("compiled.py step --options xla_enable_async_all_reduce=true"),
     "flags_fusion": Measurement(f"compiled.py step --options xla_enable_async_all_reduce=true,{_FUSION}"),
     "flags_data_parallel": Measurement(

@@ -174,7 +174,12 @@ _STEPS = {
     "flags_data_parallel": "rococo, pipelined all-reduces requested",
     "flags_vmem": "rococo, 96 MiB of on-chip memory requested",
     "step_3b": "rococo, v5e:4x4, 32 pairs, image tower of 3.0 billion parameters, fsdp=16",
+    "step_384_pixels": "rococo, v5e:2x2, 64 pairs, 384 pixels (576 tokens)",
+    "step_384_pixels_splash": "rococo, the same by splash attention",
+    "step_512_pixels_einsum": "rococo, v5e:2x2, 32 pairs, 512 pixels (1,024 tokens), by einsums",
+    "step_512_pixels": "rococo, the same by splash attention",
     "step_32_none": "rococo, v5e:2x2, 32 pairs, nothing recomputed",
+    "step_32_unrolled": "rococo, the same with unrolled blocks",
     "jimm_32": "jimm, v5e:2x2, 32 pairs, nothing recomputed",
 }
 _OTHER_PROGRAMS = {

@@ -33,9 +33,9 @@ from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders.device_steps import on_each_device, pad_rows
 from rococo_jax.errors import InputError, require_one_of
 from rococo_jax.models import ModelSpec, TextSpec
-from rococo_jax.models.attention import is_ampere_or_later
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.models.fsdp import merge_gathered
+from rococo_jax.models.fused_attention import is_ampere_or_later
 from rococo_jax.models.products import Products, float32_products
 from rococo_jax.runtime import AXES
 

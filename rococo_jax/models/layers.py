@@ -158,17 +158,19 @@ REMAT_POLICIES = {
 
 
 class Stack(nnx.Module):
-    """Stack of `layers` equal blocks, built by `make` and run by one scan, so that depth costs no compile time.
+    """Stack of `layers` equal blocks, built by `make` and run by one loop, so that depth costs no compile time.
 
     A block maps an array to one of the same shape. Every parameter has a leading layer axis.
 
     Attributes:
         remat: what the backward pass recomputes, a key of `REMAT_POLICIES`.
+        unroll: whether every block is compiled by itself. A loop writes and reads the activations of all blocks as one
+            array; without it fewer bytes cross memory, and compilation takes several times as long.
         prepare_layer: applied to the parameters of a block just before the block runs; FSDP gathers them there.
     """
 
     def __init__(self, layers: int, make: Callable[[nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
-        self.layers, self.remat = layers, "none"
+        self.layers, self.remat, self.unroll = layers, "none", False
         self.prepare_layer: Callable[[Any], Any] | None = None
 
         @nnx.split_rngs(splits=layers)
@@ -189,9 +191,9 @@ class Stack(nnx.Module):
     def scan(self, step: Callable[[Array, Any], tuple[Array, None]], x: Array, parameters: Any) -> Array:
         """Apply `step(x, layer)` layer by layer, rematerialised as `remat` says."""
         if self.remat != "none":
-            # `prevent_cse` is not needed: the bodies of the forward and the backward loop are compiled separately.
-            step = jax.checkpoint(step, policy=REMAT_POLICIES[self.remat], prevent_cse=False)
-        return jax.lax.scan(step, x, parameters)[0]
+            # `prevent_cse` is not needed in loops: the bodies of forward and backward loop are compiled separately.
+            step = jax.checkpoint(step, policy=REMAT_POLICIES[self.remat], prevent_cse=self.unroll)
+        return jax.lax.scan(step, x, parameters, unroll=self.unroll)[0]
 
 
 def stacks_of(model: nnx.Module) -> list[Stack]:
@@ -199,8 +201,10 @@ def stacks_of(model: nnx.Module) -> list[Stack]:
     return [module for _, module in nnx.iter_modules(model) if isinstance(module, Stack)]
 
 
-def set_remat(model: nnx.Module, remat: str) -> None:
-    """Set what the backward pass of the model's blocks recomputes, a key of `REMAT_POLICIES`."""
+def set_remat(model: nnx.Module, remat: str, unroll: bool = False) -> None:
+    """Set what the backward pass of the model's blocks recomputes, a key of `REMAT_POLICIES`, and `Stack.unroll`."""
     for _, module in nnx.iter_modules(model):
         if hasattr(module, "remat"):
             module.remat = remat
+    for stack in stacks_of(model):
+        stack.unroll = unroll

@@ -21,7 +21,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.attention import Lengths
+from rococo_jax.models.fused_attention import Lengths
 from rococo_jax.models.layers import LayerNorm, draw_normal
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks

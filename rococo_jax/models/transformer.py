@@ -9,7 +9,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import Lengths, MaskArray, SelfAttention, cudnn_padding, mask_of
+from rococo_jax.models.attention import MaskArray, SelfAttention, mask_of
+from rococo_jax.models.fused_attention import Lengths
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, Stack
 from rococo_jax.models.positions import Rotary
 from rococo_jax.models.products import multiply_rows
@@ -152,7 +153,8 @@ class Blocks(Stack):
 
     def _scan(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
         tokens = x.shape[1]
-        padding = cudnn_padding(tokens) if self.block.attention.uses_cudnn(x, lengths) else 0
+        fused = self.block.attention.fused_for(x, lengths)
+        padding = 0 if fused is None else fused.padding(tokens)
         if padding:
             # Once for all blocks: a padded token costs less than copies of queries, keys and values in each block.
             x = jnp.pad(x, ((0, 0), (0, padding), (0, 0)))
@@ -162,8 +164,8 @@ class Blocks(Stack):
 
     def _scan_padded(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
         # Built once for all blocks: built inside the loop, a step with FSDP hung on eight CPU devices.
-        needs_mask = not self.block.attention.uses_cudnn(x, lengths)
-        mask = mask_of(x.shape[1], causal, lengths) if needs_mask else None
+        fused = self.block.attention.fused_for(x, lengths)
+        mask = mask_of(x.shape[1], causal, lengths) if fused is None else None
 
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             return self.block_of(graph, layer)(x, causal, lengths, mask), None

@@ -20,7 +20,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from rococo_jax.models.attention import Lengths, attend_all
+from rococo_jax.models.attention import attend_all
+from rococo_jax.models.fused_attention import Lengths
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear, draw_normal
 from rococo_jax.models.positions import positions_on_grid, positions_on_grids
 from rococo_jax.models.products import add_to_rows, repeat_on_rows

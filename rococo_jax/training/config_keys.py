@@ -108,6 +108,12 @@ def all_keys() -> dict[str, Any]:
             one_of("none", "dots", "full"),
             needs=(TRAINED_TOWER,),
         ),
+        "unroll": _free_key(
+            False,
+            "Compile every block by itself, not a loop over blocks: fewer bytes cross the memory of a TPU, and "
+            "compilation takes several times as long.",
+            needs=(TRAINED_TOWER,),
+        ),
         "fsdp": _free_key(1, "Devices that share one copy of the parameters.", POSITIVE),
         "ema": _run_key(
             0.0,

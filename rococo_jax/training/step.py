@@ -223,7 +223,7 @@ def make_embed(
             set_gradient_stops(model, config.train)
             gather_blocks_on_use(model, mesh, on_each_device=True)
             use_fused_attention(model, mesh, config.dtype)
-            set_remat(model, config.remat)
+            set_remat(model, config.remat, config.unroll)
             return embed_batch(model, preprocessing, rows, fields)
 
         partitions = (

@@ -11,7 +11,8 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models import attention as attentions
-from rococo_jax.models.attention import SelfAttention, attend, cudnn_supports, has_cudnn_attention, mask_of
+from rococo_jax.models.attention import SelfAttention, attend, mask_of, use_fused_attention
+from rococo_jax.models.fused_attention import CudnnAttention, SplashAttention, fused_attention_on
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
 from tests.support.tiny import drawn_parameters
@@ -62,24 +63,39 @@ def reference(mask, query, key, value, cotangent):
         )
 
 
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float32", 2e-6), pytest.param("bfloat16", 2e-2, marks=pytest.mark.slow)]
-)
+    ("mask", "dtype", "tolerance"),
+    [
+        *((mask, "float32", 2e-6) for mask in MASKS), ("both", "bfloat16", 2e-2),
+        *(pytest.param(mask, "bfloat16", 2e-2, marks=pytest.mark.slow) for mask in MASKS if mask != "both"),
+    ],
+)  # fmt: skip
 def test_the_einsum_is_attention(mask, dtype, tolerance):
     """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
     by_definition, mask, operands = array_of(mask, 9), mask_of(9, *MASKS[mask](9)), inputs(9, dtype)
-    ours = value_and_gradients(lambda *qkv: attend(*qkv, mask)[0], *operands)
+    ours = value_and_gradients(lambda *qkv: attend(*qkv, mask), *operands)
     for mine, theirs in zip(ours, reference(by_definition, *operands), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_query_without_a_visible_key_attends_to_all_keys_equally(dtype):
+    query, key, value, cotangent = inputs(9, dtype)
+    mixed, _, _, to_value = value_and_gradients(
+        lambda *qkv: attend(*qkv, mask_of(9, False, jnp.array([9, 0]))), query, key, value, cotangent
+    )
+    mean = np.asarray(value[1], np.float64).mean(0)
+    np.testing.assert_allclose(mixed[1], np.broadcast_to(mean, mixed[1].shape), rtol=0, atol=0.01)
+    total = np.asarray(cotangent[1], np.float64).sum(0) / 9
+    np.testing.assert_allclose(to_value[1], np.broadcast_to(total, to_value[1].shape), rtol=0, atol=0.01)
 
 
 def test_products_are_in_the_dtype_of_the_towers():
     """Their results, too: logits in float32 would be twice the bytes of what a TPU writes and reads most."""
     operands = inputs(9, "bfloat16")
-    backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None)[0], *operands[:3])[1](operands[3]))
+    backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None), *operands[:3])[1](operands[3]))
     products = [line for line in backward.lower(*operands).as_text().splitlines() if "dot_general" in line]
-    assert len(products) == 5, "two products forward (one of them again), and three gradients more"
+    assert len(products) == 6, "two forward, and two for the gradients of each"
     for line in products:
         assert "f32" not in line.split(" : (")[1], line
 
@@ -104,7 +120,7 @@ def test_rounded_logits_are_off_by_their_own_rounding(deviation, tolerance):
     factors = (deviation**0.5, deviation**0.5, 1, 1)
     operands = [jnp.asarray(factor * random.normal(size=(2, 50, 2, 64)), jnp.bfloat16) for factor in factors]
     with jax.disable_jit():
-        mixed, backward = jax.vjp(lambda *qkv: attend(*qkv, None)[0], *operands[:3])
+        mixed, backward = jax.vjp(lambda *qkv: attend(*qkv, None), *operands[:3])
         ours = [mixed, *backward(operands[3])]
     query, key, value, cotangent = (np.asarray(operand, np.float64) for operand in operands)
     logits = np.einsum("bqhd,bkhd->bhqk", query, key) / 8
@@ -146,27 +162,42 @@ def by_xla(monkeypatch):
 )  # fmt: skip
 def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     """Tokens, their gradient and those of all parameters; JAX refuses to train odd numbers of tokens on cuDNN."""
+    wanted = tokens_and_gradients(mask, tokens, None)
+    assert not by_xla
+    found = tokens_and_gradients(mask, tokens, CudnnAttention())
+    assert set(by_xla) == (set() if "keys" in mask else {8 if tokens == 8 else 10})
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mask"),
+    [(9, "both"), *(pytest.param(9, mask, marks=pytest.mark.slow) for mask in MASKS if mask != "both"),
+     pytest.param(600, "both", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_blocks_with_splash_attention_are_those_with_the_einsum(mask, tokens):
+    """Its kernels, run by Pallas's interpreter; 600 tokens are five blocks."""
+    wanted = tokens_and_gradients(mask, tokens, None)
+    found = tokens_and_gradients(mask, tokens, SplashAttention(least_tokens=2, interpret=True))
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
+
+
+def tokens_and_gradients(mask, tokens, fused):
+    """Return the tokens of two blocks, their gradient and those of all parameters."""
     spec = dataclasses.replace(VISION, layers=2)
     blocks = build_model(ModelSpec(spec, None), drawn_parameters(ModelSpec(spec, None)), jnp.bfloat16).vision.blocks
     seen, random = MASKS[mask](tokens), np.random.default_rng(tokens)
     x, cotangent = (jnp.asarray(random.normal(size=(BATCH, tokens, spec.width)), jnp.bfloat16) for _ in range(2))
 
-    def computed(use_cudnn):
-        blocks.block.attention.use_cudnn = use_cudnn
-        graph, parameters = nnx.split(blocks)
+    blocks.block.attention.fused = fused
+    graph, parameters = nnx.split(blocks)
 
-        def both(parameters, x):
-            mixed, backward = jax.vjp(lambda parameters, x: nnx.merge(graph, parameters)(x, *seen), parameters, x)
-            return mixed, backward(cotangent)
+    def both(parameters, x):
+        mixed, backward = jax.vjp(lambda parameters, x: nnx.merge(graph, parameters)(x, *seen), parameters, x)
+        return mixed, backward(cotangent)
 
-        return jax.tree.map(lambda array: np.asarray(array, np.float64), jax.jit(both)(parameters, x))
-
-    wanted = computed(False)
-    assert not by_xla
-    found = computed(True)
-    assert set(by_xla) == (set() if "keys" in mask else {8 if tokens == 8 else 10})
-    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
+    return jax.tree.map(lambda array: np.asarray(array, np.float64), jax.jit(both)(parameters, x))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +213,7 @@ def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, 
     text = dataclasses.replace(TEXT, attention=attention, width=32, heads=4, context_length=9)
     spec = ModelSpec(None, text, text_head=HeadSpec("linear", 16))
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
-    model.text.blocks.block.attention.use_cudnn = True
+    model.text.blocks.block.attention.fused = CudnnAttention()
     graph, parameters = nnx.split(model)
     ids = jnp.full((2, 9), 98)
     embed = jax.grad(lambda parameters: nnx.merge(graph, parameters).text_embeddings(ids, ids > 0).sum())
@@ -200,35 +231,38 @@ def test_the_implementation_follows_device_precision_head_size_and_mask():
         platform: str
         compute_capability: str
 
-    uses_cudnn = {
-        ("gpu", "bfloat16", "7.5"): False, ("gpu", "bfloat16", "8.0"): True, ("gpu", "bfloat16", "9.0"): True,
-        ("gpu", "bfloat16", "10.3"): True, ("gpu", "float32", "9.0"): False, ("tpu", "bfloat16", ""): False,
-        ("tpu", "float32", ""): False, ("cpu", "bfloat16", ""): False,
-        ("gpu", "bfloat16", "gfx90a"): False,  # an AMD GPU has no cuDNN
+    kernels = {
+        ("gpu", "bfloat16", "7.5"): None, ("gpu", "bfloat16", "8.0"): CudnnAttention(),
+        ("gpu", "bfloat16", "9.0"): CudnnAttention(), ("gpu", "bfloat16", "10.3"): CudnnAttention(),
+        ("gpu", "float32", "9.0"): None, ("tpu", "bfloat16", ""): SplashAttention(), ("tpu", "float32", ""): None,
+        ("cpu", "bfloat16", ""): None,
+        ("gpu", "bfloat16", "gfx90a"): None,  # an AMD GPU has no cuDNN
     }  # fmt: skip
-    for (platform, dtype, capability), expected in uses_cudnn.items():
+    for (platform, dtype, capability), expected in kernels.items():
         mesh = jax.sharding.Mesh(np.array([[Device(platform, capability)]]), AXES)
-        assert has_cudnn_attention(mesh, dtype) == expected
-    assert cudnn_supports(50, 64, None) and cudnn_supports(77, 128, None)
-    assert not cudnn_supports(50, 20, None) and not cudnn_supports(50, 136, None) and not cudnn_supports(1, 64, None)
-    assert not cudnn_supports(9, 64, MASKS["causal and keys"](9)[1]), "it would be a bias"
+        assert fused_attention_on(mesh, dtype) == expected
+    supports = CudnnAttention().supports
+    assert supports(50, 64, None) and supports(77, 128, None)
+    assert not supports(50, 20, None) and not supports(50, 136, None) and not supports(1, 64, None)
+    assert not supports(9, 64, MASKS["causal and keys"](9)[1]), "it would be a bias"
+    assert SplashAttention().supports(1024, 72, None) and not SplashAttention().supports(1023, 72, None)
 
 
-def test_a_model_uses_cudnn_unless_weights_are_requested(monkeypatch):
+def test_a_model_uses_the_kernel_unless_weights_are_requested(monkeypatch):
     head = HeadSpec("linear", 16)
     spec = ModelSpec(VISION, TEXT, head, head)
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
     mesh = make_mesh(jax.devices()[:1])
-    monkeypatch.setattr(attentions, "has_cudnn_attention", lambda *_: True)
-    attentions.use_fused_attention(model, mesh, "bfloat16")
-    assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
     causal_calls = []
 
-    def compute(query, key, value, causal, lengths):
-        causal_calls.append(causal)
-        return jnp.zeros_like(query)
+    class Kernel(CudnnAttention):
+        def __call__(self, query, key, value, causal=False, lengths=None):
+            causal_calls.append(causal)
+            return jnp.zeros_like(query)
 
-    monkeypatch.setattr(attentions, "cudnn_attention", compute)
+    monkeypatch.setattr(attentions, "fused_attention_on", lambda *_: Kernel())
+    use_fused_attention(model, mesh, "bfloat16")
+    assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
     nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
     assert causal_calls == [False, True], "only the text tower is causal"

@@ -97,7 +97,7 @@ CASES = {
     "parts and rematerialised blocks": _case(
         {
             "seed": 1, "steps": 20, "train.text": "last:2", "micro_batches": 4,
-            "remat": "full", "patch_dropout": 0.5,
+            "remat": "full", "unroll": True, "patch_dropout": 0.5,
             "losses.sc.weight": 1.5, "losses.sc.count": 2,
             "losses.vc.weight": 2.0, "losses.vc.scope": "local", "losses.vc.methods": "cutmix", "losses.vc.ratio": 0.4,
             "losses.vc.views": "resize", "losses.vc.partner_group": 2,

@@ -96,6 +96,7 @@ def programs() -> dict[str, str]:
         "plain": program(),
         "parts": program(micro_batches=4, dtype="bfloat16"),
         "remat": program(remat="full"),
+        "unrolled": program(unroll=True),
         "frozen": program(train__vision="none", train__text="none"),
         "dropped": program(patch_dropout=0.5),
         "locked": program(train__vision="none", data__cached_features=True),
@@ -110,6 +111,8 @@ def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
     products = {name: program.count("dot_general") for name, program in programs.items()}
     # The products of a block's forward pass stand in the backward pass once more; frozen towers have no such pass.
     assert products["frozen"] < products["plain"] < products["remat"]
+    loops = {name: program.count("stablehlo.while") for name, program in programs.items()}
+    assert loops["unrolled"] < loops["plain"], "the loops over blocks"
 
 
 @pytest.mark.slow

@@ -224,7 +224,7 @@ def _mix(block: Block, x: Array, mask: Array, paths: Array) -> Float[Array, "b n
     """Return the attention output of every token before the output projection."""
     batch, runs, depth = paths.shape
     width, heads = x.shape[-1], block.attention.heads
-    query, key, value = jnp.split(block.attention.qkv(block.norm1(x)), 3, axis=-1)
+    query, key, value = (each.reshape(x.shape) for each in block.attention.project(block.norm1(x)))
     ancestors = jnp.maximum(paths, 0).reshape(batch, runs * depth, 1)
 
     def by_run(y: Array, count: int) -> Array:
@@ -233,5 +233,5 @@ def _mix(block: Block, x: Array, mask: Array, paths: Array) -> Float[Array, "b n
     def with_ancestors(y: Array) -> Array:
         return jnp.concatenate([by_run(jnp.take_along_axis(y, ancestors, axis=1), depth), by_run(y, _RUN)], axis=1)
 
-    mixed, _ = attend(by_run(query, _RUN), with_ancestors(key), with_ancestors(value), mask)
+    mixed = attend(by_run(query, _RUN), with_ancestors(key), with_ancestors(value), mask)
     return mixed.reshape(x.shape)
