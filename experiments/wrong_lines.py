@@ -5,8 +5,8 @@
 A wrong line is a piece of a file's text and its replacement. The tracked files of the checkout are copied below
 `--out`; each line is changed there, its tests run until the first failure (those of `make test`, then those that
 `make test-full` adds), and the line is restored. `results.jsonl` has one line for each, with the command that
-noticed, or `survived`. An interrupted run resumes; a line whose text has changed since, or whose result `--again`
-names, runs again. `--check` only checks that each piece of text occurs exactly once.
+noticed and the test that failed, or `survived`. An interrupted run resumes; a line whose text has changed since, or
+whose result `--again` names, runs again. `--check` only checks that each piece of text occurs exactly once.
 """
 
 import argparse
@@ -242,9 +242,9 @@ def run_lines(lines: list[WrongLine], out: Path, again: str) -> None:
         key = line[:3]
         if results.get(key) in (None, again):
             start = time.monotonic()
-            results[key] = result_of(line, copy)
+            results[key], test = result_of(line, copy)
             with path.open("a") as file:
-                about = {"result": results[key], "seconds": round(time.monotonic() - start)}
+                about = {"result": results[key], "test": test, "seconds": round(time.monotonic() - start)}
                 file.write(json.dumps(line._asdict() | about) + "\n")
         print(f"{number}/{len(lines)} {results[key]}: {line.place}: {line.replacement}", flush=True)
     for result in (*COMMANDS, "survived"):
@@ -260,8 +260,11 @@ def copy_checkout(copy: Path) -> None:
         shutil.copy2(CHECKOUT / name, copy / name)
 
 
-def result_of(line: WrongLine, copy: Path) -> str:
-    """Return the command that notices a wrong line, or `survived`. Files that name the module run before the others."""
+def result_of(line: WrongLine, copy: Path) -> tuple[str, str]:
+    """Return the command that notices a wrong line, or `survived`, and the last test that failed.
+
+    Files that name the module run before the others.
+    """
     path = file_of(line, copy)
     text = path.read_text()
     paths = [copy / "tests" / name for name in line.tests.split()]
@@ -272,8 +275,9 @@ def result_of(line: WrongLine, copy: Path) -> str:
     try:
         for name, marks in COMMANDS.items():
             if fails(near, marks, copy) or fails(others, marks, copy):
-                return name
-        return "survived"
+                ends = re.findall(r"^(?:FAILED|ERROR) (\S+)", (copy.parent / "output.txt").read_text(), re.MULTILINE)
+                return name, ends[-1] if ends else "did not end, or could not start"
+        return "survived", ""
     finally:
         path.write_text(text)
 
@@ -293,6 +297,7 @@ def run_tests(files: list[Path], marks: str, copy: Path) -> None:
     """Run the tests of files in this process, which has imported the packages that take longest, and end it."""
     os.chdir(copy)
     sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)  # for the commands that tests start
     with (copy.parent / "output.txt").open("w") as output:
         for descriptor in (1, 2):
             os.dup2(output.fileno(), descriptor)
