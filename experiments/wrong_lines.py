@@ -53,9 +53,9 @@ LINES = [WrongLine(*line) for line in (
     # benchmarks
     ("benchmarks", "other = place + int(draw) % (count - place)", "other = int(draw) % count", "benchmarks/rococo"),
     ("benchmarks", "entropy = np.maximum(np.log(total) - weighted / total, 0.0)",
-     "entropy = np.maximum(np.log(total) + weighted / total, 0.0)", "evaluation benchmarks"),
+     "entropy = np.maximum(np.log(total) + weighted / total, 0.0)", "similarity/test_softmax.py"),
     ("benchmarks", "wrong = np.where(~right & valid, values, -np.inf).argmax(2)",
-     "wrong = np.where(~right & valid, values, np.inf).argmin(2)", "benchmarks evaluation"),
+     "wrong = np.where(~right & valid, values, np.inf).argmin(2)", "benchmarks/test_readers.py"),
     ("benchmarks", "blind, looking = won & (statistics.blind > _BLIND)",
      "blind, looking = won & (statistics.blind < _BLIND)", "benchmarks evaluation report"),
     ("benchmarks", "is_kept = _kept_in_strict(item) if strict", "is_kept = _kept_in_strict(item) if not strict",
