@@ -74,7 +74,7 @@ LINES = [WrongLine(*line) for line in (
     ("cli", "if (out / JOURNAL).is_file() else []", "if not (out / JOURNAL).is_file() else []", "cli evaluation"),
     # data
     ("data", "h = max(1, min(height, round(width / ratio[0])))", "h = max(1, min(height, round(width * ratio[0])))",
-     "data"),
+     "data/test_samples.py"),
     ("data", "(self.rescale_factor * v - m) / s for v in (0, 255)",
      "(self.rescale_factor * v + m) / s for v in (0, 255)", "data encoders"),
     ("data", "while high - low >= _TOLERANCE:", "while high - low >= 100 * _TOLERANCE:", "data"),
