@@ -71,7 +71,8 @@ LINES = [WrongLine(*line) for line in (
      "checkpoints/test_families.py"),
     # cli
     ("cli", "0 <= value <= 100)", "0 <= value <= 1)", "report cli"),
-    ("cli", "if (out / JOURNAL).is_file() else []", "if not (out / JOURNAL).is_file() else []", "cli evaluation"),
+    ("cli", "if (out / JOURNAL).is_file() else []", "if not (out / JOURNAL).is_file() else []",
+     "evaluation/test_resume.py"),
     # data
     ("data", "h = max(1, min(height, round(width / ratio[0])))", "h = max(1, min(height, round(width * ratio[0])))",
      "data/test_samples.py"),
