@@ -99,13 +99,13 @@ LINES = [WrongLine(*line) for line in (
      "encoders/test_encoder.py"),
     # evaluation
     ("evaluation", "below = np.maximum(_UNSCORED_OFFSET, 2 - lowest)", "below = np.maximum(0, 2 - lowest)",
-     "evaluation"),
+     "docs/test_doctests.py"),
     ("evaluation", "return top + np.log(np.exp(logits - top).mean(axis=1, keepdims=True))",
      "return top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))", "evaluation"),
     ("evaluation", "np.exp(block) if are_logarithms else block / total", "np.exp(block) if are_logarithms else block",
      "evaluation"),
     ("evaluation", "return list(models[int(number) - 1 :: int(count)])",
-     "return list(models[int(number) :: int(count)])", "evaluation"),
+     "return list(models[int(number) :: int(count)])", "docs/test_doctests.py"),
     ("evaluation", "not low - _TOLERANCE <= value <= high + _TOLERANCE:", "not value <= high + _TOLERANCE:",
      "evaluation report"),
     # losses
