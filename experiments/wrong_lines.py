@@ -107,7 +107,7 @@ LINES = [WrongLine(*line) for line in (
     ("evaluation", "return list(models[int(number) - 1 :: int(count)])",
      "return list(models[int(number) :: int(count)])", "docs/test_doctests.py"),
     ("evaluation", "not low - _TOLERANCE <= value <= high + _TOLERANCE:", "not value <= high + _TOLERANCE:",
-     "evaluation report"),
+     "evaluation/test_score.py"),
     # losses
     ("losses", "nll += jax.nn.softplus(negative - positive - nll)", "nll += jax.nn.softplus(negative - positive)",
      "losses"),
