@@ -158,7 +158,8 @@ LINES = [WrongLine(*line) for line in (
     ("report", "root = math.sqrt(max(0.0, spread**2 - effect**2))", "root = spread", "report"),
     ("report", "stored - recomputed) <= _CLOSE", "stored - recomputed) <= 1e9 * _CLOSE",
      "report/test_verification.py"),
-    ("report", "freedom = of_seeds**2 / denominator", "freedom = of_seeds / denominator", "report"),
+    ("report", "freedom = of_seeds**2 / denominator", "freedom = of_seeds / denominator",
+     "metrics/test_intervals.py"),
     ("report", "if not self.low <= 0 <= self.high:", "if self.low <= 0 <= self.high:", "report"),
     # similarity
     ("similarity", "ties_for_best = jnp.any(_count(strip_has_best) > 1)",
