@@ -160,7 +160,8 @@ LINES = [WrongLine(*line) for line in (
      "report/test_verification.py"),
     ("report", "freedom = of_seeds**2 / denominator", "freedom = of_seeds / denominator",
      "metrics/test_intervals.py"),
-    ("report", "if not self.low <= 0 <= self.high:", "if self.low <= 0 <= self.high:", "report"),
+    ("report", "if not self.low <= 0 <= self.high:", "if self.low <= 0 <= self.high:",
+     "report/test_comparison.py"),
     # similarity
     ("similarity", "ties_for_best = jnp.any(_count(strip_has_best) > 1)",
      "ties_for_best = jnp.any(_count(strip_has_best) > 2)", "similarity"),
