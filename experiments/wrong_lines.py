@@ -187,12 +187,12 @@ LINES = [WrongLine(*line) for line in (
     # texts
     ("texts", "newline = \"\\r\" if \"\\r\" in first_text and \"\\n\" not in first_text",
      "newline = \"\\r\" if \"\\r\" in first_text", "test_texts.py data"),
-    ("texts", "if self._remaining < 0:", "if self._remaining < -1e12:", "test_texts.py data"),
+    ("texts", "if self._remaining < 0:", "if self._remaining < -1e12:", "test_bounded_files.py"),
     # training
     ("training", "(final + (1 - final) * falling)", "(final + falling)", "training"),
     ("training", "else decay**layers)", "else decay)", "training"),
     ("training", "by_device = by_micro_batch.swapaxes(0, 1).reshape(", "by_device = by_micro_batch.reshape(",
-     "training"),
+     "training/test_grad_cache.py"),
     ("training", "similarities.argmax(axis=1)] == np.arange(len(images))",
      "similarities.argmin(axis=1)] == np.arange(len(images))", "training"),
     ("training", "if line.endswith(\"\\n\") and json.loads(line)[\"step\"] <= step:", "if line.endswith(\"\\n\"):",
