@@ -198,7 +198,7 @@ LINES = [WrongLine(*line) for line in (
     ("training", "if line.endswith(\"\\n\") and json.loads(line)[\"step\"] <= step:", "if line.endswith(\"\\n\"):",
      "training/test_run_log.py"),
     ("training", "(end - first)).astype(np.int64)", "(end - first - 1)).astype(np.int64)",
-     "training/test_feature_input.py training/test_input_oracle.py"),
+     "training/test_feature_input.py"),
     ("training", "(1 - weight) * array + weight * second_parameters[path]",
      "weight * array + (1 - weight) * second_parameters[path]", "training/test_defences.py"),
     # files of the package itself
