@@ -124,6 +124,16 @@ def test_a_folder_is_written_beside_a_running_writer_and_what_was_left_days_ago_
         assert not left.exists() and running.exists() and other.exists()
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_json_without_finite_numbers_is_not_written_and_the_file_before_it_stays(number, tmp_path):
+    """`NaN` is no JSON: other programs refuse the whole file."""
+    storage.write_json(tmp_path / "a.json", {"ä": [0.5, None]})
+    with pytest.raises(ValueError, match="JSON"):
+        storage.write_json(tmp_path / "a.json", {"ä": [0.5, {"deep": number}]})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "ä": [\n    0.5,\n    null\n  ]\n}\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
 def test_a_folder_that_threads_of_a_failed_write_make_again_is_removed(tmp_path, monkeypatch):
     """One thread adds to the folder while it is being removed; another makes it again when it had gone."""
     late, threads, remove = [1, 2], [], shutil.rmtree
