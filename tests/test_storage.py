@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rococo_jax import storage
+from rococo_jax import locks, storage
 from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
 from rococo_jax.locks import hold
 from rococo_jax.storage import atomic_directory, atomic_write
@@ -57,7 +57,7 @@ def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
     assert order == ["ends", "held"] and not list(tmp_path.iterdir())
 
 
-def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path):
+def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path, monkeypatch):
     order, held = [], threading.Event()
 
     def first():
@@ -73,7 +73,9 @@ def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path):
     with hold(tmp_path, wait=True):
         order.append("second begins")
         # Waiting for itself, a thread would never end.
-        refused("in use by this process", hold(tmp_path, wait=True).__enter__)
+        with monkeypatch.context() as patch:
+            patch.setattr(locks._locks_changed, "wait", lambda: pytest.fail("the thread waits for itself"))
+            refused("in use by this process", hold(tmp_path, wait=True).__enter__)
     thread.join()
     assert order == ["first ends", "second begins"] and not list(tmp_path.iterdir())
 
