@@ -5,8 +5,8 @@
 A wrong line is a piece of a file's text and its replacement. The tracked files of the checkout are copied below
 `--out`; each line is changed there, its tests run until the first failure (those of `make test`, then those that
 `make test-full` adds), and the line is restored. `results.jsonl` has one line for each, with the command that
-noticed, or `survived`. An interrupted run resumes; a line whose text has changed since, or whose result `--again`
-names, runs again. `--check` only checks that each piece of text occurs exactly once.
+noticed and the test that failed, or `survived`. An interrupted run resumes; a line whose text has changed since, or
+whose result `--again` names, runs again. `--check` only checks that each piece of text occurs exactly once.
 """
 
 import argparse
@@ -53,9 +53,9 @@ LINES = [WrongLine(*line) for line in (
     # benchmarks
     ("benchmarks", "other = place + int(draw) % (count - place)", "other = int(draw) % count", "benchmarks/rococo"),
     ("benchmarks", "entropy = np.maximum(np.log(total) - weighted / total, 0.0)",
-     "entropy = np.maximum(np.log(total) + weighted / total, 0.0)", "evaluation benchmarks"),
+     "entropy = np.maximum(np.log(total) + weighted / total, 0.0)", "similarity/test_softmax.py"),
     ("benchmarks", "wrong = np.where(~right & valid, values, -np.inf).argmax(2)",
-     "wrong = np.where(~right & valid, values, np.inf).argmin(2)", "benchmarks evaluation"),
+     "wrong = np.where(~right & valid, values, np.inf).argmin(2)", "benchmarks/test_readers.py"),
     ("benchmarks", "blind, looking = won & (statistics.blind > _BLIND)",
      "blind, looking = won & (statistics.blind < _BLIND)", "benchmarks evaluation report"),
     ("benchmarks", "is_kept = _kept_in_strict(item) if strict", "is_kept = _kept_in_strict(item) if not strict",
@@ -65,17 +65,21 @@ LINES = [WrongLine(*line) for line in (
     # checkpoints
     ("checkpoints", "tower.context_length - self.unused_positions)", "tower.context_length)", "checkpoints"),
     ("checkpoints", "return (int(hidden * 2 / 3) + 7) // 8 * 8", "return int(hidden * 2 / 3) // 8 * 8", "checkpoints"),
-    ("checkpoints", "not is_number(value) or value <= 0", "not is_number(value) or value < 0", "checkpoints"),
-    ("checkpoints", "array.view(ml_dtypes.bfloat16) if", "array.view(np.float16) if", "checkpoints"),
+    ("checkpoints", "not is_number(value) or value <= 0", "not is_number(value) or value < 0",
+     "checkpoints/test_huggingface.py"),
+    ("checkpoints", "array.view(ml_dtypes.bfloat16) if", "array.view(np.float16) if",
+     "checkpoints/test_families.py"),
     # cli
     ("cli", "0 <= value <= 100)", "0 <= value <= 1)", "report cli"),
-    ("cli", "if (out / JOURNAL).is_file() else []", "if not (out / JOURNAL).is_file() else []", "cli evaluation"),
+    ("cli", "if (out / JOURNAL).is_file() else []", "if not (out / JOURNAL).is_file() else []",
+     "evaluation/test_resume.py"),
     # data
     ("data", "h = max(1, min(height, round(width / ratio[0])))", "h = max(1, min(height, round(width * ratio[0])))",
-     "data"),
+     "data/test_samples.py"),
     ("data", "(self.rescale_factor * v - m) / s for v in (0, 255)",
      "(self.rescale_factor * v + m) / s for v in (0, 255)", "data encoders"),
-    ("data", "while high - low >= _TOLERANCE:", "while high - low >= 100 * _TOLERANCE:", "data"),
+    ("data", "while high - low >= _TOLERANCE:", "while high - low >= 100 * _TOLERANCE:",
+     "checkpoints/test_siglip2.py"),
     ("data", "if (number + 1) * (total - numerator) // total == count_of_rest:",
      "if number * (total - numerator) // total == count_of_rest:", "data"),
     ("data", "lane * self.images // self.lanes + place", "lane * self.images // self.lanes", "data training"),
@@ -88,21 +92,22 @@ LINES = [WrongLine(*line) for line in (
     ("encoders", "nearest = np.minimum(nearest, len(self._digests) - 1)", "nearest = np.minimum(nearest, 0)",
      "encoders"),
     ("encoders", "return (array / norms).astype(np.float32)", "return array.astype(np.float32)", "encoders"),
-    ("encoders", "[:, None] > np.arange(length)", "[:, None] >= np.arange(length)", "encoders"),
+    ("encoders", "[:, None] > np.arange(length)", "[:, None] >= np.arange(length)", "evaluation/test_pairs.py"),
     ("encoders", "members = np.flatnonzero((images >= start) & (images < start + len(tokens)))",
-     "members = np.flatnonzero((images >= start) & (images <= start))", "encoders"),
-    ("encoders", "if tokens <= length < context_length:", "if tokens < length < context_length:", "encoders"),
+     "members = np.flatnonzero((images >= start) & (images <= start))", "evaluation/test_reranking.py"),
+    ("encoders", "if tokens <= length < context_length:", "if tokens < length < context_length:",
+     "encoders/test_encoder.py"),
     # evaluation
     ("evaluation", "below = np.maximum(_UNSCORED_OFFSET, 2 - lowest)", "below = np.maximum(0, 2 - lowest)",
-     "evaluation"),
+     "docs/test_doctests.py"),
     ("evaluation", "return top + np.log(np.exp(logits - top).mean(axis=1, keepdims=True))",
      "return top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))", "evaluation"),
     ("evaluation", "np.exp(block) if are_logarithms else block / total", "np.exp(block) if are_logarithms else block",
      "evaluation"),
     ("evaluation", "return list(models[int(number) - 1 :: int(count)])",
-     "return list(models[int(number) :: int(count)])", "evaluation"),
+     "return list(models[int(number) :: int(count)])", "docs/test_doctests.py"),
     ("evaluation", "not low - _TOLERANCE <= value <= high + _TOLERANCE:", "not value <= high + _TOLERANCE:",
-     "evaluation report"),
+     "evaluation/test_score.py"),
     # losses
     ("losses", "nll += jax.nn.softplus(negative - positive - nll)", "nll += jax.nn.softplus(negative - positive)",
      "losses"),
@@ -151,9 +156,12 @@ LINES = [WrongLine(*line) for line in (
      "np.abs(complete - next(embeddings)).sum() / 2", "perturb"),
     # report
     ("report", "root = math.sqrt(max(0.0, spread**2 - effect**2))", "root = spread", "report"),
-    ("report", "stored - recomputed) <= _CLOSE", "stored - recomputed) <= 1e9 * _CLOSE", "report"),
-    ("report", "freedom = of_seeds**2 / denominator", "freedom = of_seeds / denominator", "report"),
-    ("report", "if not self.low <= 0 <= self.high:", "if self.low <= 0 <= self.high:", "report"),
+    ("report", "stored - recomputed) <= _CLOSE", "stored - recomputed) <= 1e9 * _CLOSE",
+     "report/test_verification.py"),
+    ("report", "freedom = of_seeds**2 / denominator", "freedom = of_seeds / denominator",
+     "metrics/test_intervals.py"),
+    ("report", "if not self.low <= 0 <= self.high:", "if self.low <= 0 <= self.high:",
+     "report/test_comparison.py"),
     # similarity
     ("similarity", "ties_for_best = jnp.any(_count(strip_has_best) > 1)",
      "ties_for_best = jnp.any(_count(strip_has_best) > 2)", "similarity"),
@@ -179,28 +187,29 @@ LINES = [WrongLine(*line) for line in (
     # texts
     ("texts", "newline = \"\\r\" if \"\\r\" in first_text and \"\\n\" not in first_text",
      "newline = \"\\r\" if \"\\r\" in first_text", "test_texts.py data"),
-    ("texts", "if self._remaining < 0:", "if self._remaining < -1e12:", "test_texts.py data"),
+    ("texts", "if self._remaining < 0:", "if self._remaining < -1e12:", "test_bounded_files.py"),
     # training
     ("training", "(final + (1 - final) * falling)", "(final + falling)", "training"),
     ("training", "else decay**layers)", "else decay)", "training"),
     ("training", "by_device = by_micro_batch.swapaxes(0, 1).reshape(", "by_device = by_micro_batch.reshape(",
-     "training"),
+     "training/test_grad_cache.py"),
     ("training", "similarities.argmax(axis=1)] == np.arange(len(images))",
-     "similarities.argmin(axis=1)] == np.arange(len(images))", "training"),
+     "similarities.argmin(axis=1)] == np.arange(len(images))", "training/test_cca.py"),
     ("training", "if line.endswith(\"\\n\") and json.loads(line)[\"step\"] <= step:", "if line.endswith(\"\\n\"):",
-     "training"),
-    ("training", "(end - first)).astype(np.int64)", "(end - first - 1)).astype(np.int64)", "training"),
+     "training/test_run_log.py"),
+    ("training", "(end - first)).astype(np.int64)", "(end - first - 1)).astype(np.int64)",
+     "training/test_feature_input.py"),
     ("training", "(1 - weight) * array + weight * second_parameters[path]",
-     "weight * array + (1 - weight) * second_parameters[path]", "training checkpoints cli"),
+     "weight * array + (1 - weight) * second_parameters[path]", "training/test_defences.py"),
     # files of the package itself
     ("storage.py", "            _flush_to_disk(temporary)\n            temporary.replace(path)",
      "            shutil.copy(temporary, path)", "test_storage.py faults"),
     ("storage.py", "allow_nan=False)", "allow_nan=True)", "test_storage.py"),
-    ("locks.py", "if not wait or _locks[lock] == this_thread:", "if not wait:", "test_storage.py sweep faults"),
+    ("locks.py", "if not wait or _locks[lock] == this_thread:", "if not wait:", "test_storage.py"),
     ("process_group.py", "isinstance(error, jax.errors.JaxRuntimeError | ValueError)", "isinstance(error, ValueError)",
      "test_processes.py"),
     ("runtime.py", 'return Path(of_user) / "rococo_jax"', "return Path(of_user)",
-     "test_startup.py test_meshes.py cli encoders"),
+     "faults/test_outputs.py"),
 )]  # fmt: skip
 
 
@@ -242,9 +251,9 @@ def run_lines(lines: list[WrongLine], out: Path, again: str) -> None:
         key = line[:3]
         if results.get(key) in (None, again):
             start = time.monotonic()
-            results[key] = result_of(line, copy)
+            results[key], test = result_of(line, copy)
             with path.open("a") as file:
-                about = {"result": results[key], "seconds": round(time.monotonic() - start)}
+                about = {"result": results[key], "test": test, "seconds": round(time.monotonic() - start)}
                 file.write(json.dumps(line._asdict() | about) + "\n")
         print(f"{number}/{len(lines)} {results[key]}: {line.place}: {line.replacement}", flush=True)
     for result in (*COMMANDS, "survived"):
@@ -260,8 +269,11 @@ def copy_checkout(copy: Path) -> None:
         shutil.copy2(CHECKOUT / name, copy / name)
 
 
-def result_of(line: WrongLine, copy: Path) -> str:
-    """Return the command that notices a wrong line, or `survived`. Files that name the module run before the others."""
+def result_of(line: WrongLine, copy: Path) -> tuple[str, str]:
+    """Return the command that notices a wrong line, or `survived`, and the last test that failed.
+
+    Files that name the module run before the others.
+    """
     path = file_of(line, copy)
     text = path.read_text()
     paths = [copy / "tests" / name for name in line.tests.split()]
@@ -272,8 +284,9 @@ def result_of(line: WrongLine, copy: Path) -> str:
     try:
         for name, marks in COMMANDS.items():
             if fails(near, marks, copy) or fails(others, marks, copy):
-                return name
-        return "survived"
+                ends = re.findall(r"^(?:FAILED|ERROR) (\S+)", (copy.parent / "output.txt").read_text(), re.MULTILINE)
+                return name, ends[-1] if ends else "did not end, or could not start"
+        return "survived", ""
     finally:
         path.write_text(text)
 
@@ -293,6 +306,7 @@ def run_tests(files: list[Path], marks: str, copy: Path) -> None:
     """Run the tests of files in this process, which has imported the packages that take longest, and end it."""
     os.chdir(copy)
     sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)  # for the commands that tests start
     with (copy.parent / "output.txt").open("w") as output:
         for descriptor in (1, 2):
             os.dup2(output.fileno(), descriptor)

@@ -13,9 +13,11 @@ import jax
 import numpy as np
 import pytest
 
+from rococo_jax import process_group
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.errors import InputError
 from tests.support.processes import Hosts, processes_of, run_command_together, run_lines
 from tests.support.threads import Threads
 from tests.support.tiny import WORDS, tiny_encoder
@@ -224,3 +226,27 @@ def test_a_killed_process_ends_all_and_fewer_processes_resume_and_sigterm_to_one
     assert f"resumed from step {reached}" in said
     assert checkpoints(workdir)[-1] == stopped.pop()
     assert steps(workdir) == list(range(1, steps(workdir)[-1] + 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (jax.errors.JaxRuntimeError("Connection closed by peer"), 3),
+        (ValueError("Gloo: closed"), 3),
+        (InputError("a.json", "file", "nothing there", "captions"), 0),
+        (KeyError("own"), 0),
+    ],
+)
+def test_what_a_collective_raises_waits_for_the_reason_of_another_process(error, seconds, monkeypatch):
+    """The others look for it once a second, and a process that is told a reason ends with that one."""
+    events = []
+
+    def end(group, code, reason):
+        events.append(reason.split()[0])
+        raise SystemExit(code)
+
+    monkeypatch.setattr(process_group.time, "sleep", events.append)
+    monkeypatch.setattr(process_group.Group, "end", end)
+    with pytest.raises(SystemExit):
+        process_group.Group.fail(object.__new__(process_group.Group), error)
+    assert events == [*[seconds] * bool(seconds), "ended"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rococo_jax import storage
+from rococo_jax import locks, storage
 from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
 from rococo_jax.locks import hold
 from rococo_jax.storage import atomic_directory, atomic_write
@@ -57,7 +57,7 @@ def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
     assert order == ["ends", "held"] and not list(tmp_path.iterdir())
 
 
-def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path):
+def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path, monkeypatch):
     order, held = [], threading.Event()
 
     def first():
@@ -73,7 +73,9 @@ def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path):
     with hold(tmp_path, wait=True):
         order.append("second begins")
         # Waiting for itself, a thread would never end.
-        refused("in use by this process", hold(tmp_path, wait=True).__enter__)
+        with monkeypatch.context() as patch:
+            patch.setattr(locks._locks_changed, "wait", lambda: pytest.fail("the thread waits for itself"))
+            refused("in use by this process", hold(tmp_path, wait=True).__enter__)
     thread.join()
     assert order == ["first ends", "second begins"] and not list(tmp_path.iterdir())
 
@@ -122,6 +124,16 @@ def test_a_folder_is_written_beside_a_running_writer_and_what_was_left_days_ago_
         os.utime(path, (1, 1))
     with atomic_directory(tmp_path / "a"):
         assert not left.exists() and running.exists() and other.exists()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_json_without_finite_numbers_is_not_written_and_the_file_before_it_stays(number, tmp_path):
+    """`NaN` is no JSON: other programs refuse the whole file."""
+    storage.write_json(tmp_path / "a.json", {"ä": [0.5, None]})
+    with pytest.raises(ValueError, match="JSON"):
+        storage.write_json(tmp_path / "a.json", {"ä": [0.5, {"deep": number}]})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "ä": [\n    0.5,\n    null\n  ]\n}\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_folder_that_threads_of_a_failed_write_make_again_is_removed(tmp_path, monkeypatch):

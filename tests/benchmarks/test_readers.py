@@ -280,6 +280,42 @@ def test_rows_of_choices_between_parts_of_images_name_the_images(tmp_path):
     assert (rows["right_image"], rows["wrong_image"]) == (["2.png", "1.png"], ["1.png", "2.png"])
 
 
+def test_rows_of_choices_show_the_comparison_that_decides_each_item(tmp_path):
+    """Of every right pair and wrong pair of an image or a text in common, the one with the smallest lead."""
+    shapes = {"texts": (1, 5, [(0, 1), (0, 3)]), "images": (4, 1, [(0, 0), (2, 0)]), "both": (2, 2, [(0, 0), (1, 1)])}
+    files = tuple(f"{part}{number}_{image}.png" for part in shapes for number in range(9) for image in range(4))
+    items = [
+        item(f"{part}{number}", part, *(f"{part}{number}_{image}.png" for image in range(images)),
+             texts=[f"{part}{number}_{text}" for text in range(texts)], match=match)
+        for part, (images, texts, match) in shapes.items()
+        for number in range(9)
+    ]  # fmt: skip
+    write_rows("choices", tmp_path, items, images=files)
+    benchmark = open_form("choices", tmp_path)
+    embeddings, seen = embeddings_of(benchmark), set()
+    for task in benchmark.tasks:
+        rows = task.score(embeddings).rows(benchmark).to_pylist()
+        images = embeddings.tables["originals"][task.images.index]
+        for number, (row, own, texts) in enumerate(zip(rows, task.item_images, task.item_texts, strict=True)):
+            scores = images[own] @ embeddings.tables[TEXTS][texts].T
+            right = [tuple(pair) for pair in shapes[task.variant][2]]
+            # A choice of texts is decided by its first right text.
+            first = sorted(right)[:1] if task.variant == "texts" else right
+            lead, good, bad = min(
+                (scores[good] - scores[bad], good, bad)
+                for good in first
+                for bad in np.ndindex(scores.shape)
+                if bad not in right and (good[0] == bad[0] or good[1] == bad[1])
+            )
+            name = f"{task.variant}{number}_"
+            assert (row["caption"], row["wrong_caption"]) == (f"{name}{good[1]}", f"{name}{bad[1]}")
+            assert row["right_score"] - row["wrong_score"] == pytest.approx(lead, abs=1e-6)
+            if task.variant != "texts":
+                assert (row["right_image"], row["wrong_image"]) == (f"{name}{good[0]}.png", f"{name}{bad[0]}.png")
+            seen.add((task.variant, good, bad))
+    assert len(seen) > 9, "too few ways to decide an item"
+
+
 def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
     write_rows("valse", tmp_path, [{}, *({"mturk": {"caption": votes}} for votes in (2, 1, 0))])
     assert [list(task.ids) for task in open_form("valse", tmp_path).tasks] == [["0", "1"]]

@@ -9,6 +9,7 @@ import tokenizers
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES
+from rococo_jax.checkpoints.formats.big_vision import open_npz
 from tests.support import reference_models as hf
 from tests.support.models import assert_same_model, change_json, read_model, read_towers
 from tests.support.paths import CHECKOUT
@@ -212,6 +213,17 @@ def test_big_visions_siglip_gives_the_reference_vectors_layers_stacked_or_apart(
     hf.assert_same_vectors(of_texts, output.text_embeds)
     assert float(encoder.model.logit_bias[...]) == reference.logit_bias.item()
     assert encoder.preprocessing.exact_size == (30, 30)
+
+
+def test_opaque_numbers_of_two_bytes_are_the_upper_halves_of_float32(tmp_path):
+    """As NumPy stores the bfloat16 of JAX."""
+    bits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype(np.float32).view(np.uint32) >> 16
+    stored = bits.astype(np.uint16).view("V2")
+    np.savez(tmp_path / "low.npz", **{"params/img/kernel": stored[0], "params/encoderblock/kernel": stored})
+    with open_npz(tmp_path / "low.npz") as tensors:
+        found = [tensors.read(name) for name in ("img/kernel", *(f"encoderblock_{layer}/kernel" for layer in range(3)))]
+    numbers = (bits << 16).view(np.float32)
+    np.testing.assert_array_equal([each.astype(np.float32) for each in found], [numbers[0], *numbers])
 
 
 def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_path):

@@ -280,6 +280,15 @@ def test_a_value_that_dinov3_cannot_follow_is_refused(kind, key, value, tmp_path
     refused("DINOv3's ConvNeXt", spec_from_config, {"model_type": "dinov3_convnext"}, tmp_path, ())
 
 
+@pytest.mark.parametrize("ratio", [0, 0.0, -4, True, "4", None, [4]])
+def test_a_ratio_of_widths_is_a_number_above_0(ratio, tmp_path):
+    config = {"model_type": "dinov2", "hidden_size": 48, "num_attention_heads": 4}
+    assert spec_from_config(config | {"mlp_ratio": 1.5}, tmp_path, ()).vision.mlp_width == 72
+    refused(
+        "mlp_ratio: found .*; wanted a number above 0", spec_from_config, config | {"mlp_ratio": ratio}, tmp_path, ()
+    )
+
+
 def test_the_early_form_of_clip_configurations_is_read_as_the_reference_reads_it(tmp_path):
     early = {
         "model_type": "clip",

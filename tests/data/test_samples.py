@@ -127,9 +127,9 @@ def test_crops_keep_their_share_and_shape():
     assert (ratio > 0.75 * 0.98).all() and (ratio < 4 / 3 * 1.02).all() and ratio.std() > 0.1
 
 
-def test_a_ribbon_is_cropped_in_its_middle():
-    rng = np.random.default_rng(0)
-    assert random_box((1000, 10), (0.9, 1.0), (3 / 4, 4 / 3), rng) == (493, 0, 506, 10)
+@pytest.mark.parametrize(("size", "box"), [((1000, 10), (485, 0, 515, 10)), ((10, 1000), (0, 490, 10, 510))])
+def test_a_ribbon_is_cropped_in_its_middle_to_the_nearest_ratio(size, box):
+    assert random_box(size, (0.9, 1.0), (1 / 2, 3.0), np.random.default_rng(0)) == box
 
 
 def test_half_of_the_images_are_mirrored_in_the_box_that_they_have_anyway():

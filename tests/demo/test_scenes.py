@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.interpolate
 from PIL import Image
 
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, is_no_op, read_annotation_folder
@@ -17,7 +18,7 @@ from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.benchmark import write_benchmark
 from rococo_jax.demo.captions import article_of, captions_of, demo_lexicon, plural_of
-from rococo_jax.demo.drawing import COLOURS, INK, Brush
+from rococo_jax.demo.drawing import COLOURS, INK, Brush, smooth
 from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import SPLITS, draw_scene, make_scene
 from rococo_jax.encoders import load_model
@@ -124,6 +125,16 @@ def test_training_meets_every_kind_and_place():
     assert len(OBJECTS) >= 50
 
 
+def test_only_what_is_above_alone_or_further_away_flies():
+    fliers, seen = {"bird", "butterfly", "airplane", "balloon", "kite"}, set()
+    for scene in (make_scene("train", 0, index) for index in range(400)):
+        names = [item and item.kind.name for item in (scene.main, scene.other, scene.extra)]
+        seen.add((scene.relation, *(None if name is None else name in fliers for name in names)))
+    grounded = {(relation, False, False, extra) for relation in ("left of", "right of", "on", "in front of")
+                for extra in (None, True)}  # fmt: skip
+    assert seen == grounded | {("above", True, False, None), ("alone", False, None, None), ("alone", True, None, None)}
+
+
 @pytest.mark.parametrize(("old", "new"), [("duck", "bird"), ("owl", "bird"), ("fir", "tree"), ("boat", "ship")])
 def test_a_word_that_stays_true_of_a_thing_is_never_put_in_its_place(old, new):
     lexicon = demo_lexicon()
@@ -159,6 +170,16 @@ def test_flipping_a_thing_mirrors_it():
     # Rasterised edges may differ by a pixel between the two directions.
     assert ((plain != flipped[:, ::-1]).any(axis=2)).mean() < 0.03
     assert ((plain != flipped).any(axis=2)).mean() > 0.1
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_outline_is_the_catmull_rom_spline_through_its_points(closed):
+    """A cubic with half the difference of the neighbours of a point as its slope; an end is its own neighbour."""
+    points = np.random.default_rng(0).normal(size=(6, 2))
+    padded = np.concatenate([points[-1:], points, points[:2]] if closed else [points[:1], points, points[-1:]])
+    curve = scipy.interpolate.CubicHermiteSpline(range(len(padded) - 2), padded[1:-1], (padded[2:] - padded[:-2]) / 2)
+    expected = curve(np.arange(0, len(padded) - 3 + (0 if closed else 1e-9), 1 / 4))
+    np.testing.assert_allclose(smooth(list(map(tuple, points.tolist())), closed, steps=4), expected, atol=1e-12)
 
 
 def test_a_picture_has_the_size_asked_for_and_looks_the_same_at_any(scenes):

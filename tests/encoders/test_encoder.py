@@ -162,6 +162,24 @@ def test_batches_cover_all_texts_once_and_waste_little_on_captions():
     assert sum(batch.unit * batch.length for batch in batches) < 1.3 * counts.sum()
 
 
+@pytest.mark.parametrize(
+    ("tokens", "context_length", "length"),
+    [
+        (1, 77, 8),
+        (8, 77, 8),
+        (9, 77, 10),
+        (16, 77, 16),
+        (64, 77, 64),
+        (65, 77, 77),
+        (77, 77, 77),
+        (10, 10, 10),
+        (3, 5, 5),
+    ],
+)
+def test_a_text_is_padded_to_the_next_length_and_no_further(tokens, context_length, length):
+    assert [batch.length for batch in text_batches([tokens], context_length, tokens_per_device=1024)] == [length]
+
+
 @pytest.mark.real_data
 @pytest.mark.parametrize(("texts", "most"), [(128, 1.9), (500, 1.25), (1000, 1.15)])
 def test_short_lists_of_captions_compute_little_padding_on_cpus(texts, most, real_data):

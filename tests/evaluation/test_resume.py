@@ -617,6 +617,16 @@ def test_a_model_that_may_have_seen_the_images_is_refused_although_its_results_a
     assert "training images: found not known" in refusal(*command, "--require-clean")
 
 
+def test_results_of_a_list_are_known_by_its_journal(world, tmp_path, refusal):
+    """The folders and their empty files are enough: no model is loaded."""
+    command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
+    for name in ("first", "second"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "results.json").touch()
+    (tmp_path / "out" / "journal.jsonl").touch()
+    assert "which contains results of first, second in a folder each" in refusal(*command)
+
+
 @pytest.mark.slow
 def test_one_model_and_a_list_of_models_are_not_mixed_in_a_folder(world, tmp_path, refusal):
     one, other = f"first={world}/m0/tiny", f"second={world}/m1/tiny"

@@ -320,7 +320,8 @@ def test_other_input_is_refused_in_one_line(small, monkeypatch, refusal, options
     ("change", "field"),
     [
         (lambda results: results.pop("tasks"), "'tasks'"),
-        (lambda results: results["tasks"]["image_to_text"]["clean"].update(r1=101.0), "r1"),
+        (lambda results: results["tasks"]["image_to_text"]["clean"].update(r1=101.0), "r1: found 101.0"),
+        (lambda results: results["tasks"]["image_to_text"]["clean"].update(r1=-1.0), "r1: found -1.0"),
         (lambda results: results["tasks"]["image_to_text"]["clean"].update(fr1=None), "fr1"),
         (lambda results: results.update(model=3), "'model'"),
     ],

@@ -109,6 +109,20 @@ def test_the_cache_folder_is_no_url(monkeypatch):
     refused("gs://bucket/cache: ROCOCO_CACHE: found a URL", cache_folder)
 
 
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"ROCOCO_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/rococo_jax"),
+        ({"HOME": "/c"}, "/c/.cache/rococo_jax"),
+    ],
+)
+def test_the_cache_is_in_a_folder_of_its_own_among_those_of_other_programs(variables, folder, monkeypatch):
+    for name in ("ROCOCO_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, variables.get(name, ""))
+    assert str(cache_folder()) == folder
+
+
 def test_a_user_without_a_home_has_a_cache_folder_in_which_nothing_is_kept(monkeypatch):
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -257,6 +257,22 @@ def test_a_lucky_arm_of_few_seeds_raises_no_more_false_alarms(seeds, others):
     assert rejected / samples <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / samples)
 
 
+@pytest.mark.parametrize(("seeds", "others"), [(4, 4), (5, 10), (3, 10), (2, 2)])
+def test_a_difference_of_seeds_alone_is_that_of_scipy(seeds, others):
+    """Welch's test from four runs each on; of fewer, Student's t with those of the smaller arm but one."""
+    rng = np.random.default_rng(5)
+    one, other = 70 + 3 * rng.normal(size=seeds), 71 + rng.normal(size=others)
+    found = across_seeds.difference(one, np.tile(one, (3, 1)), other, np.tile(other, (3, 1)))
+    expected = scipy.stats.ttest_ind(one, other, equal_var=False)
+    ends, p = expected.confidence_interval(0.95), expected.pvalue
+    if min(seeds, others) < 4:
+        of_t = scipy.stats.t(min(seeds, others) - 1)
+        half_width = of_t.ppf(0.975) * (one.mean() - other.mean()) / expected.statistic
+        ends, p = one.mean() - other.mean() + half_width * np.array([-1, 1]), 2 * of_t.sf(abs(expected.statistic))
+    assert [found.points, found.low, found.high] == pytest.approx([one.mean() - other.mean(), *ends])
+    assert found.p == pytest.approx(p)
+
+
 def test_results_over_seeds_end_at_the_bounds_and_need_variance():
     draws = np.random.default_rng(0).normal(0, 0.1, (200, 3))
     assert across_seeds.interval(np.array([0.0, 0.0, 0.4]), draws, (0.0, 100.0))[0] == 0.0

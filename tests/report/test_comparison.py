@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups, comparison_note, left_out_lines
+from rococo_jax.report.difference import Difference
 from rococo_jax.report.markdown import escaped
 from tests.support.made_runs import IMAGES, make_run, six_runs
 
@@ -30,6 +31,18 @@ def page(runs, tmp_path_factory):
 
 def comparisons(*folders, **options):
     return compare_groups(group_by_fingerprint(load_results(folders)), **options)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (-0.003, 0.26, "0.0 to +0.3"), (0.003, 0.26, "+0.003 to +0.3"), (-2.04, -0.0404, "−2.0 to −0.04"),
+        (0.0, 0.26, "0.0 to +0.3"), (-1.0, 1.0, "−1.0 to +1.0"), (None, None, ""),
+    ],
+)  # fmt: skip
+def test_an_end_that_excludes_zero_is_not_rounded_to_it(low, high, text):
+    difference = Difference("a", "b", "rococo", "image_to_text", "clean", "r1", 51.0, 50.0, 1.0, low, high, 0.01)
+    assert difference.bounds == text
 
 
 def test_differences_are_those_of_the_figures_and_of_the_queries(runs):

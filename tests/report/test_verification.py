@@ -13,6 +13,7 @@ from rococo_jax.cli import score, verify
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.sections import Evaluated, write_evaluated
 from rococo_jax.report import write_report
+from rococo_jax.report.verification import _compare_rows
 from rococo_jax.storage import write_json
 from tests.support.commands import run_command
 from tests.support.made_runs import make_run
@@ -229,6 +230,23 @@ def test_rows_and_numbers_are_computed_again_from_stored_embeddings(evaluated, c
         part.unlink()
     error = refusal(*words)
     assert "embeddings of images: found" in error and "that are not stored" in error
+
+
+@pytest.mark.parametrize(
+    ("stored", "recomputed", "is_close"),
+    [
+        (0.25, 0.250009, True), (0.25, 0.250011, False), (-0.25, -0.249989, False), (0.25, -0.25, False),
+        (5000.0, 5000.04, True), (5000.0, 5000.06, False), (float("nan"), float("nan"), True),
+        (0.5, float("nan"), False), (0.5, None, False), (None, None, True),
+    ],
+)  # fmt: skip
+def test_a_similarity_is_equal_within_a_hundred_thousandth(stored, recomputed, is_close):
+    rows, again = (
+        pa.table({"benchmark": ["b"] * 2, "task": ["t"] * 2, "variant": ["v"] * 2, "score": pa.array([0.5, value])})
+        for value in (stored, recomputed)
+    )
+    different = [each for each in _compare_rows(Path("rows"), rows, again, "b") if each is not None]
+    assert [each.place for each in different] == ([] if is_close else ["t: v: row 1: score"])
 
 
 def test_embeddings_need_results(refusal):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
@@ -78,6 +79,14 @@ def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, conf
         assert pool.valid[:, place].tolist() == [bool(each) for each in made] and any(made)
         right = encoder.text_features([text for each in made for text in each])
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
+
+
+def test_a_model_a_quarter_of_the_way_has_three_quarters_of_the_first():
+    first, second = tiny_encoder(), tiny_encoder(seed=1)
+    ends = [parameters_of(encoder.model) for encoder in (first, second)]
+    for path, array in parameters_of(interpolated(first, second, 0.25).model).items():
+        right = 0.75 * np.asarray(ends[0][path]) + 0.25 * np.asarray(ends[1][path])
+        np.testing.assert_allclose(array, right, rtol=1e-6, atol=1e-7, err_msg=path)
 
 
 @pytest.mark.slow

@@ -56,6 +56,18 @@ def test_features_of_a_pair_and_of_its_altered_copies_get_the_same_noise(world):
             np.testing.assert_allclose(added[:, 0], noise, atol=1e-4)
 
 
+def test_each_caption_of_an_image_is_drawn_equally_often(world):
+    features, batches = features_and_batches(world.context(**FEATURES_ALONE))
+    counts = np.zeros(3)
+    for _ in range(100):
+        batch = next(batches)
+        for number, row in zip(batch.image_id, batch.texts.features, strict=True):
+            (place,) = np.flatnonzero((features.texts[3 * number : 3 * number + 3] == row).all(axis=1))
+            counts[place] += 1
+    # Five standard deviations of 400 draws.
+    assert counts.sum() == 400 and np.abs(counts / 400 - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 400)
+
+
 def test_noise_does_not_depend_on_which_rows_a_process_makes(world, monkeypatch):
     monkeypatch.setattr("rococo_jax.training.inputs.feature_pool._NOISE_ROWS", 3)
     context = world.context(**FEATURES_ALONE, **SC_AND_VC, data__feature_noise=0.5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.training.grad_cache import divides_into_micro_batches, loss_and_gradients
+from tests.support.tiny_runs import mesh_of
 
 ROWS, WIDTH, LAYERS = 64, 32, 3
 # Two products of a layer and row in the forward pass, and twice as many in the backward pass.
@@ -58,6 +59,28 @@ def test_gradients_are_those_of_the_whole_batch_and_all_micro_batches_but_one_ar
     rematerialised, again = FORWARD / 2, (1 - 1 / micro_batches) * FORWARD
     products = _products(jax.make_jaxpr(compute)(parameters, read).jaxpr)
     assert products - 3 * 2 * ROWS * ROWS * WIDTH == 3 * FORWARD + rematerialised + again
+
+
+def test_the_loss_has_the_rows_in_their_order_when_devices_split_them():
+    """A loss that weights every pair of rows otherwise, in micro-batches of rows of each device."""
+    _, parameters, read = program(1)
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, ROWS)), jnp.float32)
+
+    def weighted(embedded, scales):
+        return (weights * (embedded["image"] @ embedded["image"].T)).mean() * scales["logit_scale"], {}
+
+    def embed_with_first(copies, read):
+        return embed({name: copy[0] for name, copy in copies.items()}, read)
+
+    def compute(parameters, read):
+        return loss_and_gradients(embed_with_first, weighted, parameters, read, micro_batches=2, mesh=mesh_of(4))
+
+    value, _, gradients = jax.jit(compute)(parameters, read)
+    whole = jax.value_and_grad(lambda parameters: weighted(embed(parameters, read), parameters)[0])
+    right_value, right_gradients = whole(parameters)
+    np.testing.assert_allclose(value, right_value, rtol=1e-5)
+    for name, right in right_gradients.items():
+        np.testing.assert_allclose(gradients[name], right, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def _products(jaxpr) -> int:
