@@ -183,9 +183,9 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def write_json_lines(path: str | os.PathLike, values: Iterable[Any]) -> None:
-    """Write each value as a line of UTF-8 JSON, by rename."""
+    """Write each value as a line of UTF-8 JSON (no NaN), by rename."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+        file.writelines(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n" for value in values)
 
 
 def read_json(path: str | os.PathLike, expected: str) -> Any:

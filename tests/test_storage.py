@@ -133,6 +133,8 @@ def test_json_without_finite_numbers_is_not_written_and_the_file_before_it_stays
     with pytest.raises(ValueError, match="JSON"):
         storage.write_json(tmp_path / "a.json", {"ä": [0.5, {"deep": number}]})
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "ä": [\n    0.5,\n    null\n  ]\n}\n'
+    with pytest.raises(ValueError, match="JSON"):
+        storage.write_json_lines(tmp_path / "a.jsonl", [1, {"deep": number}])
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
