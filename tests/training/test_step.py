@@ -105,8 +105,8 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     rest = kept["full"] - block
     assert 0 < rest < 0.5 * block  # before and after the blocks, and the small text tower
     assert kept["dots"] - rest == pytest.approx(9 * block, rel=0.02)  # 33 MB
-    # 157 MB by the backward passes that JAX derives of norms and activations.
-    assert 80e6 < kept["none"] < 95e6
+    # 92 MB by the backward pass that JAX derives of attention, 157 MB with those of norms and activations.
+    assert 70e6 < kept["none"] < 80e6
     # Half of what the blocks keep, and of the rest at most half.
     assert 0.5 * block < kept["full"] - kept["half of the patches"] < 0.5 * kept["full"]
 
