@@ -9,7 +9,7 @@ SETTINGS = {"init.model": "model", "data.images": "images", "losses.sc.weight": 
 CONFIG = changed(default_config(), **SETTINGS)
 # These decide how features are trained on. All others, new ones among them, count as deciding what they are.
 SHARED = (
-    "seed", "steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer.", "log.", "profile.",
+    "seed", "steps", "batch_size", "micro_batches", "remat", "unroll", "fsdp", "ema", "optimizer.", "log.", "profile.",
     "checkpoint.", "eval.", "data.workers", "data.prefetch", "data.decode", "data.feature_noise", "train.heads",
     "losses.contrastive.kind", "losses.hard_positives.count", "losses.hard_positives.negative_weight",
     "losses.sc.scope", "losses.sc.count", "losses.vc.scope",
