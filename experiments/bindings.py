@@ -1,6 +1,6 @@
 """Is a gain on altered captions a gain on bindings that no training caption contains?
 
-    python experiments/bindings.py --out bindings.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
+    python experiments/bindings.py --out OUT [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. The parser knows two kinds of bindings, both of the words of the lexicon:
 
@@ -141,7 +141,7 @@ def main() -> None:
             bound = classify(items, world.training_captions, world.lexicon)
             arms = {arm: [measure(each, bound.items) for each in models] for arm, models in embedded.items()}
             rows += rows_of(name, source, arms, bound)
-    write_table(arguments.out, rows)
+    write_table(arguments.out / "bindings.csv", rows)
 
 
 if __name__ == "__main__":

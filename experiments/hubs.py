@@ -1,6 +1,6 @@
 """Does training with altered captions make hubs, and texts that beat the true captions of many images, or remove them?
 
-    python experiments/hubs.py --out hubs.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
+    python experiments/hubs.py --out OUT [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes images and models. For each arm, a mean over its training seeds:
 
@@ -124,7 +124,7 @@ def main() -> None:
             for arm, sources in world.models.items()
         }
         rows += rows_of(name, arms)
-    write_table(arguments.out, rows)
+    write_table(arguments.out / "hubs.csv", rows)
 
 
 if __name__ == "__main__":

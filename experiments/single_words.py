@@ -189,7 +189,6 @@ def main() -> None:
         captions = round(np.mean([len(choices["lowest"].texts) for choices in altered_sets.values()]))
         words += word_rows(name, arms, captions)
         pairs += grounding_rows(name, arms)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     for file, rows in (("word_choice.csv", words), ("nearest_grounding.csv", pairs)):
         write_table(arguments.out / file, rows)
 

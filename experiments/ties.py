@@ -1,6 +1,6 @@
 """How much do ties and 16-bit numbers add to accuracy where a tie counts as right?
 
-    python experiments/ties.py --out ties.csv [--cache DIR] [--data DATA --split DIR joined=models/fit]
+    python experiments/ties.py --out OUT [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
 `worlds` describes models and images. An item is an image, a true and a false caption. Scenes: each caption and the same
 caption with a noun of the same concept. Photographs: the items of SugarCrepe whose image is a query or a further one.
@@ -91,7 +91,7 @@ def main() -> None:
             items = sugar_crepe(arguments.data / "compositionality/sugar_crepe", world.files)
         for arm, sources in world.models.items():
             rows += rows_of(name, arm, embed(world, sources[0], cache, int(items.images.max()) + 1), items)
-    write_table(arguments.out, rows)
+    write_table(arguments.out / "ties.csv", rows)
 
 
 if __name__ == "__main__":

@@ -180,12 +180,13 @@ def prepare(description: str) -> tuple[argparse.Namespace, EmbeddingCache, dict[
     Scenes are always a world, photographs where models are named.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
     parser.add_argument("--cache", type=Path, help="folder of the embedding cache (default: none)")
     parser.add_argument("--data", type=Path, help="data folder: coco, towers, compositionality")
     parser.add_argument("--split", type=Path, help="folder of fit.json and others.json")
     parser.add_argument("models", nargs="*", metavar="ARM=FOLDER", help="models of the photographs")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     worlds = {"scenes": scenes()}
     if arguments.models:
         worlds["photographs"] = photographs(arguments.data, arguments.split, arguments.models)
