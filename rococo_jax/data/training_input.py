@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import grain.python as grain
+import numpy as np
 from absl import flags
 
 from rococo_jax.cores import usable_cores
@@ -105,11 +106,26 @@ def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, reader: SharedBu
             if not values.shape:  # counts are summed
                 joined[name] = joined[name] + values if number else values
                 continue
-            with reader.rows(values) if isinstance(values, SharedRows) else nullcontext(values) as array:
-                if not number:
-                    joined[name] = buffers.take((rows, *array.shape[1:]), array.dtype)
-                joined[name][start:end] = array
+            # Copied in a function of its own, whose end deletes the array: an error in `next(chunks)` holds this frame,
+            # and memory cannot be unmapped while an array of it exists.
+            joined[name] = _copy_rows(values, joined.get(name), rows, slice(start, end), reader, buffers)
         start = end
+    return joined
+
+
+def _copy_rows(
+    values: np.ndarray | SharedRows,
+    joined: np.ndarray | None,
+    rows: int,
+    place: slice,
+    reader: SharedBufferReader,
+    buffers: Buffers,
+) -> np.ndarray:
+    """Copy the values of a chunk to their place among `rows`, and return these; new ones for None."""
+    with reader.rows(values) if isinstance(values, SharedRows) else nullcontext(values) as array:
+        if joined is None:
+            joined = buffers.take((rows, *array.shape[1:]), array.dtype)
+        joined[place] = array
     return joined
 
 

@@ -7,6 +7,7 @@ import threading
 import types
 from multiprocessing.shared_memory import SharedMemory
 
+import grain.python as grain
 import jax
 import numpy as np
 import pytest
@@ -53,6 +54,20 @@ def test_slots_hold_what_was_written_until_it_is_copied():
     del array, taken
     opened.close()
     assert buffers.take((2**22,))[1].buffer not in again  # too large for any
+
+
+def test_an_input_that_is_closed_within_a_batch_unmaps_the_memory_of_the_chunks_before():
+    """The error that ends the batch holds the frame that was joining it."""
+    memory = SharedBuffers()
+    pixels, sent = memory.take((2, 3))
+    pixels[:] = 1
+    first = types.SimpleNamespace(arrays={"sample_index": np.arange(2)}, views={"pixels": sent})
+    chunks = grain.MapDataset.source([first]).to_iter_dataset(grain.ReadOptions(0, 0))
+    ahead = training_input.BatchesAhead(iter(chunks), 4, 2, Buffers())
+    with pytest.raises(StopIteration):
+        next(ahead)
+    del pixels
+    ahead.close()
 
 
 def test_the_memory_of_a_batch_is_used_again_once_nobody_reads_it():
