@@ -56,7 +56,7 @@ ON_CPU = {
     "cold_start": Measurement("cold_start.py"),
     "input_small": Measurement(f"{_INPUT} --images {{data}}/coco/images --captions {{data}}/coco/captions_train.json"),
     "input_published_size": Measurement(
-        f"{_INPUT} --images {{data}}/coco/originals {_TEST_CAPTIONS} --most 512 --count 512 --batch-size 128"
+        f"{_INPUT} --images {{data}}/coco/originals {_TEST_CAPTIONS} --count 480 --batch-size 48"
     ),
     "image_tower": Measurement("towers.py images"),
     "text_tower": Measurement(f"towers.py captions {_TEST_CAPTIONS} --count 1000"),
