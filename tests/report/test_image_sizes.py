@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas
 import pytest
 
@@ -123,13 +124,19 @@ def test_a_study_over_models_refuses_two_sizes_of_one(world, tmp_path, expect_re
     assert [path.name for path in tmp_path.iterdir()] == ["factors.csv"]
 
 
+class Library:
+    """A user's encoder."""
+
+    encode_image = encode_text = staticmethod(np.asarray)
+
+
 @pytest.mark.slow
 def test_models_that_cannot_change_their_size_are_refused_in_one_line(world, tmp_path, expect_refusal):
     start = command(world, "one")
     expect_refusal(f"{start} --image-size 24,4 --out {tmp_path}/a", "image size: pixels: found 4; wanted at least 8")
     expect_refusal(f"{start} --image-size 24,x --out {tmp_path}/b", "--image-size: numbers: found 24,x")
     expect_refusal(f"{start} --image-size 0 --out {tmp_path}/c", "--image-size: numbers: found 0")
-    foreign = start.replace(str(world / "one"), "tests.checkpoints.test_image_size:Library")
+    foreign = start.replace(str(world / "one"), "tests.report.test_image_sizes:Library")
     expect_refusal(
         f"{foreign} --image-size 24,32 --out {tmp_path}/d", "image_size: found 24", "own library decides the size"
     )
