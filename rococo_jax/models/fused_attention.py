@@ -1,17 +1,17 @@
 """Kernels that compute attention without storing its logits (Dao et al., arXiv 2205.14135), in bfloat16.
 
-GPUs    cuDNN, from Ampere on
-TPUs    JAX's splash attention, from 1,024 tokens on. With fewer, a compiled program moves as many bytes as with
-        einsums: the kernel takes copies that are padded to blocks, and stores sums in 128 lanes.
-        docs/research/compiled.md has the numbers.
+    GPUs    cuDNN, from Ampere on
+    TPUs    JAX's splash attention, from 1,024 tokens on. With fewer, a compiled program moves as many bytes as with
+            einsums: the kernel takes copies that are padded to blocks, and stores sums in 128 lanes.
+
+docs/research/compiled.md has the numbers.
 """
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
@@ -27,30 +27,6 @@ _LARGEST_HEAD = 128
 _AMPERE = 8.0
 # Tokens in a block of splash attention; the first that divides the tokens is taken.
 _BLOCKS = (512, 384, 256, 128)
-
-
-@runtime_checkable
-class FusedAttention(Protocol):
-    """Kernel that computes attention. Rows without a visible key are undefined."""
-
-    def supports(self, tokens: int, head_size: int, lengths: Lengths | None) -> bool:
-        """Return whether the kernel is to be used for these sequences."""
-        ...
-
-    def padding(self, tokens: int) -> int:
-        """Return how many tokens to append to a sequence, once for all blocks of a tower."""
-        ...
-
-    def __call__(
-        self,
-        query: Float[Array, "b t h d"],
-        key: Float[Array, "b t h d"],
-        value: Float[Array, "b t h d"],
-        causal: bool = False,
-        lengths: Lengths | None = None,
-    ) -> Float[Array, "b t h d"]:
-        """Return the weighted sums of the values, in the dtype of `query`."""
-        ...
 
 
 def visible_keys(tokens: int, lengths: Lengths) -> Bool[Array, "b k"]:
@@ -72,7 +48,7 @@ class CudnnAttention:
         return not has_key_mask and tokens > 1 and head_size % 8 == 0 and head_size <= _LARGEST_HEAD
 
     def padding(self, tokens: int) -> int:
-        """Return 1 if the number of tokens is odd (197, 257, 577, 77), else 0.
+        """Return how many tokens to append, once for all blocks of a tower: 1 if their number is odd (197, 77), else 0.
 
         The backward pass needs an even number. cuDNN requires this only with a bias, but the check in JAX 0.10 applies
         to every call.
@@ -125,6 +101,7 @@ class SplashAttention:
     ) -> Float[Array, "b t h d"]:
         """Return the weighted sums of the values, in the dtype of `query`."""
         # Imported where it is used: Pallas takes most of a second.
+        from jax.experimental.pallas.ops.tpu import splash_attention
 
         batch, tokens, heads, size = query.shape
         length = tokens + -tokens % _BLOCKS[-1]
@@ -136,16 +113,20 @@ class SplashAttention:
         mask = splash_attention.MultiHeadMask([kind((length, length))] * heads)
         kernel = splash_attention.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=self.interpret)
 
-        def padded(x: Array) -> Float[Array, "b h t d"]:
+        def pad(x: Array) -> Float[Array, "b h t d"]:
             return jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, length - tokens), (0, 0)))
 
         visible = visible_keys(tokens, jnp.full(batch, tokens) if lengths is None else lengths)
         # A query attends to the keys of its segment.
         keys = jnp.pad(visible, ((0, 0), (0, length - tokens))).astype(jnp.int32)
         segments = splash_attention.SegmentIds(jnp.ones_like(keys), keys)
-        operands = (padded(query * jnp.asarray(size**-0.5, query.dtype)), padded(key), padded(value))
+        operands = (pad(query * jnp.asarray(size**-0.5, query.dtype)), pad(key), pad(value))
         mixed = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, segment_ids=ids))(*operands, segments)
         return jnp.swapaxes(mixed, 1, 2)[:, :tokens].astype(query.dtype)
+
+
+# Rows without a visible key are undefined.
+FusedAttention = CudnnAttention | SplashAttention
 
 
 def is_ampere_or_later(device: Any) -> bool:
