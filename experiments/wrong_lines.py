@@ -204,7 +204,8 @@ LINES = [WrongLine(*line) for line in (
     # files of the package itself
     ("storage.py", "            _flush_to_disk(temporary)\n            temporary.replace(path)",
      "            shutil.copy(temporary, path)", "test_storage.py faults"),
-    ("storage.py", "indent=2, ensure_ascii=False, allow_nan=False)", "indent=2, ensure_ascii=False)", "test_storage.py"),
+    ("storage.py", "indent=2, ensure_ascii=False, allow_nan=False)", "indent=2, ensure_ascii=False)",
+     "test_storage.py"),
     ("locks.py", "if not wait or _locks[lock] == this_thread:", "if not wait:", "test_storage.py"),
     ("process_group.py", "isinstance(error, jax.errors.JaxRuntimeError | ValueError)", "isinstance(error, ValueError)",
      "test_processes.py"),

@@ -20,7 +20,7 @@ from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.pooling import Headline
-from rococo_jax.benchmarks.rococo.benchmark import image_to_text, transposed, unaltered
+from rococo_jax.benchmarks.rococo.benchmark import image_to_text, text_to_image, without_altered
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.captions import CaptionedImage
@@ -92,11 +92,11 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     image_row = {image: row for row, image in enumerate(originals.names)}
     tasks = []
     for variant, of_images in captions.items():
-        items = unaltered(CaptionedImage(image, of_images[image]) for image in originals.names)
+        items = without_altered(CaptionedImage(image, of_images[image]) for image in originals.names)
         to_text = image_to_text(
             variant, items, image_row, lambda text: texts.setdefault(text, len(texts)), settings.protocol == "strict"
         )
-        for name, task in zip(TASKS, (transposed(to_text), to_text), strict=True):
+        for name, task in zip(TASKS, (text_to_image(to_text), to_text), strict=True):
             if settings.wants(name):
                 tasks.append(dataclasses.replace(task, name=name))
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": len(texts)}

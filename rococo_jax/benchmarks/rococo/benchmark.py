@@ -68,13 +68,13 @@ def tasks_of_set(
 
     clean = [item for item in annotations.clean if images is None or item.image in images]
     image_row = {item.image: row for row, item in enumerate(clean)}
-    tasks = [image_to_text("clean", unaltered(clean), image_row, row_of, strict)]
+    tasks = [image_to_text("clean", without_altered(clean), image_row, row_of, strict)]
     notes = []
     for variant, annotation in annotations.variants.items():
         items = [item for item in annotation.items if item.image in image_row]
         tasks.append(image_to_text(variant, items, image_row, row_of, strict))
         notes += _note_on_no_ops(variant, items, strict)
-    tasks.append(transposed(tasks[0]))
+    tasks.append(text_to_image(tasks[0]))
     return CaptionTasks(tuple(image_row), tuple(rows), tuple(tasks), tuple(notes))
 
 
@@ -88,7 +88,7 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
     if isinstance(annotation, Annotation):
         items, variant = annotation.items, annotation.variant
     else:
-        items, variant = unaltered(annotation), None
+        items, variant = without_altered(annotation), None
     image_row = {item.image: row for row, item in enumerate(items)}
     captions = tuple(caption for item in items for caption in (*item.originals, *_altered(item)))
     in_file_order = iter(range(len(captions)))
@@ -101,11 +101,11 @@ def tasks_of_file(annotation: Annotation | Sequence[CaptionedImage], protocol: s
             is_kept = np.array([keep for item in items for keep in _kept_in_strict(item)])
             notes = _note_on_no_ops(variant, items, strict)
         tasks.append(dataclasses.replace(task.with_gallery(is_kept), variant=variant))
-    tasks.append(transposed(tasks[0]))
+    tasks.append(text_to_image(tasks[0]))
     return CaptionTasks(tuple(image_row), captions, tuple(tasks), tuple(notes))
 
 
-def unaltered(items: Iterable[CaptionedImage]) -> list[AlteredCaptions]:
+def without_altered(items: Iterable[CaptionedImage]) -> list[AlteredCaptions]:
     """Return images with their captions and no altered ones."""
     return [AlteredCaptions(item.image, item.captions, (None,) * len(item.captions)) for item in items]
 
@@ -180,7 +180,7 @@ def image_to_text(
     )
 
 
-def transposed(clean: RankTask) -> RankTask:
+def text_to_image(clean: RankTask) -> RankTask:
     """Return a task without altered captions with queries and gallery exchanged."""
     return dataclasses.replace(
         clean,
