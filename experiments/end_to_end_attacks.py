@@ -10,8 +10,8 @@
                     a foreign one: a noun that no caption of a scene contains, but the altered captions of training do
 
 The arm *foreign* is plain training with these pictures beside the 40,000 scenes: it reads foreign nouns as often as a
-defended model (20,700 and 19,400 of them), but in captions that are not altered captions of its scenes. *Longer* is plain
-training with 50 % more steps.
+defended model (20,700 and 19,400 of them), but in captions that are not altered captions of its scenes. The arm
+*longer* is plain training with 50 % more steps.
 
 `table` compares each arm with `plain` as `claims` does, with seeds and images both random.
 """
