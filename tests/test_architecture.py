@@ -117,7 +117,7 @@ def test_files_stay_under_their_maximum_length():
 
 @functools.cache
 def names_in(module: str) -> set[str]:
-    """What a module defines or imports, and the modules below it."""
+    """Return the names that a module defines or imports, and the modules below it."""
     found = {name.removeprefix(f"{module}.") for name in MODULES if name.rpartition(".")[0] == module}
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.ImportFrom | ast.Import):
@@ -130,7 +130,7 @@ def names_in(module: str) -> set[str]:
 
 
 def test_every_name_that_a_script_imports_exists():
-    """Of scripts that no test runs: a name that had moved broke an experiment unseen."""
+    """No test runs these scripts, so that a moved name could break one unnoticed."""
     folders = [CHECKOUT / name for name in ("experiments", "perf", "tools", "launch", "configs")]
     for path in itertools.chain.from_iterable(folder.rglob("*.py") for folder in folders):
         for node in ast.walk(ast.parse(path.read_text())):

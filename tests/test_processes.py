@@ -238,7 +238,7 @@ def test_a_killed_process_ends_all_and_fewer_can_resume_and_sigterm_to_one_saves
     ],
 )
 def test_a_process_waits_for_the_reason_of_another_if_a_collective_fails(error, seconds, monkeypatch):
-    """The others look for it once a second, and a process that is told a reason ends with that one."""
+    """The others look for a reason once a second; a process that finds one ends with it."""
     events = []
 
     def end(group, code, reason):

@@ -172,7 +172,7 @@ def vocabularies(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_every_setting_beside_a_vocabulary_is_followed_or_refused(kind, tmp_path, vocabularies):
+def test_every_setting_of_a_vocabulary_is_followed_or_refused(kind, tmp_path, vocabularies):
     tokenizer = getattr(transformers, TOKENIZERS[kind])
     known = inspect.signature(tokenizer.__init__).parameters.keys() - {"self", "kwargs", "vocab", "merges"}
     tokens = {key: "!" for key in known if key.endswith("_token")}

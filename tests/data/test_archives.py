@@ -84,7 +84,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_an_undamaged_tar_is_what_tar_unpacks(kind, get, tmp_path):
+def test_an_undamaged_tar_is_unpacked_as_by_tar(kind, get, tmp_path):
     members = [("val/a.jpg", CONTENT), ("val/deep/" + "long" * 50 + ".jpg", b"b"), ("other/c", b"c")]
     packed = PACKED[kind](tar_of(*members))
     folder = get(packed)

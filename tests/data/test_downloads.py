@@ -70,7 +70,7 @@ def test_a_file_is_downloaded_completely_and_once_without_leftover_files(server,
     assert get(server, tmp_path) == (False, 0) and len(server.asked) == 1
 
 
-def test_cut_connections_are_resumed_where_they_were_cut(server, tmp_path):
+def test_interrupted_downloads_resume_where_they_stopped(server, tmp_path):
     server.cuts = [70_000, 50_000, 1]
     assert get(server, tmp_path) == (True, len(CONTENT))
     assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT

@@ -252,7 +252,7 @@ def test_numbers_of_unknown_range_are_refused(images, message):
     refused(re.escape(message), lambda: list(as_pixels(images, limited)))
 
 
-def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
+def test_a_damaged_image_from_any_source_is_named(tmp_path):
     file = io.BytesIO()
     Image.fromarray(RGB).save(file, "PNG")
     cut = Image.open(io.BytesIO(file.getvalue()[:900]))

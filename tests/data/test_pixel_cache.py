@@ -107,7 +107,7 @@ def test_an_image_mixed_on_the_host_has_the_same_bytes_as_in_its_batch(files, me
         np.testing.assert_array_equal(mix_one(plan, place, files), one)
 
 
-def test_views_of_an_image_do_not_depend_on_what_is_cached(files, decoded):
+def test_views_of_an_image_do_not_depend_on_the_cache(files, decoded):
     paths = tuple(files.values())[:6]
     expected = {view: [view.make(open_image(path)) for path in paths] for view in (SMALL, GREY)}
     decoded.clear()

@@ -265,7 +265,7 @@ def test_leftovers_of_killed_processes_are_removed_when_the_folder_is_opened(tmp
     assert {path.name for path in tmp_path.glob("..*.part")} == {"..d.tar.index.arrow.0123abcd.part"}
 
 
-def test_machines_that_share_a_tar_record_their_states_and_leave_its_index_alone(tmp_path, monkeypatch):
+def test_machines_that_share_a_tar_record_their_states_without_changing_its_index(tmp_path, monkeypatch):
     tar, opened, read_tar = write(tmp_path / "s.tar", tar_bytes("OLD")), [], tar_index.read_tar
     monkeypatch.setattr(tar_index, "read_tar", lambda path, caption: opened.append(path) or read_tar(path, caption))
     read(tar)

@@ -228,7 +228,7 @@ def test_the_error_for_an_unknown_task_suggests_the_nearest_one(model, benchmark
     assert "did you mean image_to_text?" in error
 
 
-def test_embed_writes_what_encode_gives(model, benchmark, tmp_path):
+def test_the_embed_command_writes_the_embeddings_of_encode(model, benchmark, tmp_path):
     captions, out = benchmark / "annotations" / "coco_karpathy_test.json", tmp_path / "e.npz"
     command = ["embed", str(model), "--images", str(benchmark / "images"), "--captions", str(captions)]
     assert main([*command, "--out", str(out)]) == 0

@@ -189,7 +189,7 @@ def test_candidate_recall_of_a_subset_counts_only_its_queries(coco):
     assert rows.on_unseen_images().counted.values()["candidate_recall"] == pytest.approx(100 / 3)
 
 
-def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_what_is_new(coco, tmp_path):
+def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_new_pairs(coco, tmp_path):
     model, cache = Cosines(), tmp_path / "cache"
     first = evaluate(model, **coco, **RANKS, cache=cache)
     # Originals with all texts, four other sets with the original captions; a further call compares two batches.

@@ -102,7 +102,7 @@ def small(tmp_path_factory):
     return folder
 
 
-def test_results_name_what_they_depend_on_and_only_the_model_may_differ_between_comparable_ones(small, tmp_path):
+def test_results_record_their_conditions_and_only_the_model_may_differ_if_comparable(small, tmp_path):
     np.save(tmp_path / "other.npy", np.load(small / "S.npy") * 2)
     fingerprints = []
     for path, protocol in ((small / "S.npy", "paper"), (tmp_path / "other.npy", "paper"), (small / "S.npy", "strict")):

@@ -137,7 +137,7 @@ def test_results_of_other_numpy_and_jax_versions_are_compared(world, scored, tmp
     assert verdicts <= {"identical answers", "at chance"} and "identical answers" in verdicts
 
 
-def test_the_same_export_again_writes_only_what_is_missing(world):
+def test_a_repeated_export_writes_only_missing_files(world):
     folder, data, *_ = world
     files = sorted((folder / "inputs" / "images").rglob("*.png"))
     before = {path: path.stat().st_mtime_ns for path in files}

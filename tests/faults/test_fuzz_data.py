@@ -257,7 +257,7 @@ def test_names_of_image_folders_may_contain_braces(tmp_path):
     assert [image.file for image in item.images] == ["{a} b}/1.jpg", "{a} b}/2.jpg"]
 
 
-def test_stored_vectors_beyond_float32_are_refused(tmp_path):
+def test_stored_embeddings_beyond_float32_are_refused(tmp_path):
     for side in ("image", "caption"):
         _table(tmp_path / f"{side}.parquet", {side: ["a", "b"], "embedding": [[1.0, 1e300], [2.0, 1.0]]})
     refused("row 0: found NaN or infinite", StoredEmbeddings, tmp_path)

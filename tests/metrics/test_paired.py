@@ -169,7 +169,7 @@ def test_corrected_p_and_intervals_and_mde_match_all_swaps_of_nine_images():
         assert [result.low, result.high] == pytest.approx(np.clip(ends, -100, 100))
 
 
-def test_an_interval_excludes_zero_exactly_where_the_corrected_p_is_below_5_percent():
+def test_an_interval_excludes_zero_if_and_only_if_the_corrected_p_is_below_5_percent():
     """Ten models in 99 tests each, some of them with effects, against one reference on 120 images."""
     rng = np.random.default_rng(5)
     easy = rng.uniform(0.2, 0.8, (120, 1, 1))

@@ -91,7 +91,7 @@ def test_a_query_without_a_visible_key_attends_to_all_keys_equally(dtype):
 
 
 def test_products_of_attention_are_in_the_dtype_of_the_towers():
-    """Their results, too: logits in float32 would be twice the bytes of what a TPU writes and reads most."""
+    """The results are, too: float32 logits would double the bytes that a TPU writes and reads most."""
     operands = inputs(9, "bfloat16")
     backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None), *operands[:3])[1](operands[3]))
     products = [line for line in backward.lower(*operands).as_text().splitlines() if "dot_general" in line]
@@ -139,7 +139,7 @@ def test_errors_of_rounded_logits_are_bounded_by_their_rounding(deviation, toler
 
 @pytest.fixture
 def by_xla(monkeypatch):
-    """cuDNN's attention computed by XLA, and the numbers of tokens that it is asked for."""
+    """Compute cuDNN's attention by XLA, and record the numbers of tokens of its calls."""
     attention, asked = jax.nn.dot_product_attention, []
 
     def compute(*operands, implementation, **options):
@@ -176,7 +176,7 @@ def test_blocks_give_the_same_results_with_cudnn_as_with_einsum(mask, tokens, by
      pytest.param(600, "both", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_blocks_give_the_same_results_with_splash_attention_as_with_einsum(mask, tokens):
-    """Its kernels, run by Pallas's interpreter; 600 tokens are five blocks."""
+    """Run the kernels in Pallas's interpreter; 600 tokens are five blocks."""
     wanted = tokens_and_gradients(mask, tokens, None)
     found = tokens_and_gradients(mask, tokens, SplashAttention(least_tokens=2, interpret=True))
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -206,7 +206,7 @@ def tokens_and_gradients(mask, tokens, fused):
     [("causal", "Softmax CAUSAL"), ("masked", "Softmax PADDING"), ("full", "Softmax PADDING")],
 )
 def test_no_gradient_of_the_attention_bias_is_computed_for_texts_on_gpus(attention, kind, monkeypatch):
-    """Lowered for CUDA, whose libraries are not asked: nine tokens, so that one of padding is added."""
+    """Lower the program for CUDA without its libraries; nine tokens, so that one of padding is added."""
     for name, value in (("check_cudnn_version", 91200), ("check_compute_capability", True)):
         monkeypatch.setattr(f"jax._src.cudnn.fused_attention_stablehlo.{name}", lambda *_, value=value: value)
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.is_cuda_compute_capability_equal", lambda _: False)

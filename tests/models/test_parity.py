@@ -47,7 +47,7 @@ def converted(reference, folder, **options):
 
 
 def metaclip_2():
-    """Its end token has the id 2, under which a CLIP would be pooled at the highest id."""
+    """A model whose end token has the id 2, with which a CLIP would be pooled at the highest id."""
     text = {**TEXT, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     config = transformers.MetaClip2Config(text_config=text, vision_config=VISION, projection_dim=16)
     return perturbed(transformers.MetaClip2Model(config), 5)

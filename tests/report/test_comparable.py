@@ -143,7 +143,7 @@ def join_files(folder, other) -> None:
     pq.write_table(pa.concat_tables(tables, promote_options="permissive"), folder / "per_query.parquet")
 
 
-def test_tasks_that_the_reference_lacks_are_compared_with_the_first_model_that_has_them(three, capsys):
+def test_tasks_missing_for_the_reference_are_compared_with_the_first_model_that_has_them(three, capsys):
     for order in (("base", "one", "other"), ("one", "base", "other"), ("other", "one", "base")):
         assert main(["compare", *(str(three / name) for name in order), "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)

@@ -133,7 +133,7 @@ def test_a_card_shows_the_image_and_the_answer_of_each_model(page, frame):
     assert browser.evaluate("document.querySelector('.explored img').alt") == row.image_a
 
 
-def test_keys_turn_pages_move_between_items_and_reach_the_search(page):
+def test_keys_turn_pages_and_select_items_and_focus_the_search(page):
     browser = page()
 
     def press(key: str) -> None:

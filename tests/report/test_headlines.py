@@ -56,7 +56,7 @@ def printed(results, monkeypatch) -> str:
     return written.getvalue()
 
 
-def test_one_number_has_the_same_digits_wherever_it_is_printed(tmp_path, monkeypatch):
+def test_a_number_is_printed_with_the_same_digits_everywhere(tmp_path, monkeypatch):
     planted = planted_winoground(tmp_path / "data", MORE_PARTS)
     folder = saved(tmp_path / "m", planted)
     page = report(tmp_path, folder)

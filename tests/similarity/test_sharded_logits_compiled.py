@@ -59,7 +59,7 @@ def compiled(loss, devices: int):
 
 @pytest.mark.parametrize("loss", [pytest.param(contrastive, marks=pytest.mark.thorough), sc])
 def test_a_loss_takes_four_products_and_stores_only_gathered_keys_and_tiles(loss):
-    """Of 8,192 pairs: keys and their gradient (32 MiB), the results of the columns before each tile, two tiles (8)."""
+    """For 8,192 pairs: keys and their gradient (32 MiB), the results of the columns before each tile, two tiles (8)."""
     few, many = compiled(loss, 4), compiled(loss, 8)
     assert few[0] <= 32 and many[0] <= 64
     for _, program in (few, many):

@@ -45,7 +45,7 @@ def test_canonical_correlations_solve_the_generalised_eigenproblem():
 
 
 def test_heads_are_the_same_if_the_faster_decomposition_does_not_converge(monkeypatch):
-    """As it did not for 400 photographs and two towers of 384 features."""
+    """The decomposition failed to converge for 400 photographs and two towers of 384 features."""
     x, y, owner = paired_features()
     expected = fit_heads(x, y, owner, 10, Regularisation(0.01, 0.03, 1.0))
 

@@ -94,8 +94,8 @@ def test_prefetching_changes_no_batch_and_resumes_at_the_step_of_the_run(world):
     ahead.close()
 
 
-def test_decoding_holds_one_array_of_pixels_and_no_list_of_images(world):
-    """Beside the array of all images there are those that are being decoded, not a list of all of them."""
+def test_decoding_fills_one_array_and_builds_no_list_of_images(world):
+    """Memory holds the array of all images and the few that are being decoded."""
     source, image = world.context().source, np.zeros((128, 128, 3), np.uint8)
     count = 600  # many more than wait to be taken, however busy the machine
     samples = [source[number % IMAGES] for number in range(count)]

@@ -18,7 +18,7 @@ from tests.support.world import write_world
 
 PAIRS, TOKENS, DEVICES = 64, 12, 8
 
-# A loop, and what stands once: of a TPU's all-gather in two fusions, one channel.
+# A program with a loop and with instructions outside of it; a TPU's all-gather in two fusions has one channel.
 HLO = """HloModule step, num_partitions=4
 
 %add (a: f32[], b: f32[]) -> f32[] {

@@ -106,7 +106,7 @@ def test_a_run_compiles_one_program_before_its_first_step(config, cache, on_devi
 
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
 def test_memory_of_a_step_includes_the_next_batch(config, room, fits, capsys):
-    """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
+    """A device also holds the pixels, token ids, masks and image ids of its rows of the next batch."""
     rows = NamedSharding(mesh_of(2), PartitionSpec(AXES))
     batch = jax.tree.map(lambda leaf: leaf.update(sharding=rows), host_batch_shapes(config, tiny_spec(16), 24))
     second = BATCH // 2 * (SIDE * SIDE * 3 + 24 * (4 + 1) + 4)

@@ -62,7 +62,7 @@ def updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def expected_updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarray]:
-    """AdamW (arXiv 1711.05101) in float64, with first moments rounded to bfloat16 if asked for."""
+    """AdamW (arXiv 1711.05101) in float64, with first moments rounded to bfloat16 if requested."""
 
     def stored(moment: np.ndarray) -> np.ndarray:
         return moment.astype(ml_dtypes.bfloat16 if moments == "bfloat16" else np.float64).astype(np.float64)

@@ -150,7 +150,7 @@ def test_a_setting_without_effect_is_refused_when_the_config_is_read(words):
 
 
 def test_settings_of_a_disabled_loss_are_accepted_with_a_warning(tmp_path, capsys, monkeypatch):
-    """Configs preset them for runs that turn the loss on; the command line is told."""
+    """Configs preset them for runs that enable the loss; settings on the command line cause a warning."""
     monkeypatch.setattr("rococo_jax.cli.train._run", lambda config, workdir: 0)
     words = ["--config.losses.vc.scope=local", "--config.losses.sc.fit_article=false"]
     assert main(["train", "--config", "scenes_tiny", "--workdir", str(tmp_path), *words]) == 0

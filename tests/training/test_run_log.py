@@ -93,7 +93,7 @@ def test_the_meter_measures_the_steps_since_its_last_reading(monkeypatch):
     assert in_use == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
 
 
-def test_goodput_lists_what_else_took_time(monkeypatch):
+def test_goodput_lists_the_time_outside_of_steps_by_reason(monkeypatch):
     clock = types.SimpleNamespace(seconds=50.0)
     clock.perf_counter = lambda: clock.seconds
     monkeypatch.setattr("rococo_jax.training.log.time", clock)
@@ -220,7 +220,7 @@ def test_counts_of_a_resumed_run_continue_from_its_checkpoint():
 
 
 def test_counts_of_many_processes_are_added_without_overflow():
-    """Their sum exceeds what 32 bits hold, although each part fits."""
+    """The sum of the counts needs more than 32 bits, although each count fits."""
     counts = {"cut_texts": 2**31 - 1, "skipped_images": 3, "request:stop": 1}
     rows = np.concatenate([encode_counts(counts, devices=2)] * 2048)
     assert rows.dtype == np.int32 and rows.shape == (4096, 3, 2)

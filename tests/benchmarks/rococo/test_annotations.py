@@ -138,7 +138,7 @@ def test_a_damaged_variant_of_another_name_is_an_error_and_not_ignored(tmp_path)
         ({"captions": clean_items(), "my_words": published()}, "captions.json", ["my_words"]),
     ],
 )
-def test_clean_captions_are_those_of_a_file_or_of_the_variants(files, source, variants, tmp_path):
+def test_clean_captions_are_read_from_a_file_or_from_the_variants(files, source, variants, tmp_path):
     other = [{"image": "o.jpg", "caption": ["A."]}] if len(files) > 1 else {"a": "note"}
     found = read_annotation_folder(write(tmp_path, **files, another=other))
     assert found.clean == captioned() and list(found.variants) == variants
