@@ -93,31 +93,31 @@ def all_below(name: str) -> set[str]:
     return {name, *FOUNDATION}.union(*(all_below(other) for other in BELOW[name]))
 
 
-def test_every_subpackage_has_its_place():
+def test_the_architecture_lists_every_subpackage():
     assert {subpackage(name) for name in MODULES} - {"", "__main__"} == {*BELOW, *FOUNDATION}
 
 
 @pytest.mark.parametrize("name", [*BELOW, *FOUNDATION])
-def test_imports_only_go_down(name):
+def test_packages_import_only_from_lower_packages(name):
     allowed = all_below(name) if name in BELOW else {*FOUNDATION}
     allowed = allowed - {*NOT_KNOWN.get(name, ())} | {"version", ""}
     inside = [(module, other) for module, others in graph().items() if subpackage(module) == name for other in others]
     assert [f"{module} imports {other}" for module, other in inside if subpackage(other) not in allowed] == []
 
 
-def test_no_circle_of_files():
+def test_imports_contain_no_cycles():
     # The package's own __init__ loads what it names on first use, and is imported by nothing inside.
     graphlib.TopologicalSorter(graph()).prepare()  # or a CycleError names one
 
 
-def test_no_file_is_too_long():
+def test_files_stay_under_their_maximum_length():
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: count for name, count in lines.items() if count > 400} == {}
 
 
 @functools.cache
 def names_in(module: str) -> set[str]:
-    """What a module defines or imports, and the modules below it."""
+    """Return the names that a module defines or imports, and the modules below it."""
     found = {name.removeprefix(f"{module}.") for name in MODULES if name.rpartition(".")[0] == module}
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.ImportFrom | ast.Import):
@@ -129,8 +129,8 @@ def names_in(module: str) -> set[str]:
     return found
 
 
-def test_every_name_that_a_script_imports_is_there():
-    """Of scripts that no test runs: a name that had moved broke an experiment unseen."""
+def test_every_name_that_a_script_imports_exists():
+    """No test runs these scripts, so that a moved name could break one unnoticed."""
     folders = [CHECKOUT / name for name in ("experiments", "perf", "tools", "launch", "configs")]
     for path in itertools.chain.from_iterable(folder.rglob("*.py") for folder in folders):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -139,7 +139,7 @@ def test_every_name_that_a_script_imports_is_there():
                 assert not missing, f"{path}:{node.lineno}: {missing}"
 
 
-def test_all_code_of_an_embedding_is_part_of_its_cache_key():
+def test_all_code_that_an_embedding_depends_on_is_part_of_its_cache_key():
     """Encoders, image sets, and everything that they import, except for the metrics of a benchmark."""
     sets = {name for name, tree in trees().items() if "content" in methods(tree)}
     todo, reached = [*sets, *(name for name in MODULES if subpackage(name) in ("encoders", "perturb"))], set()
@@ -165,7 +165,7 @@ COMMAND_WORDS = {
 }
 
 
-def test_messages_below_the_commands_name_arguments_and_no_flags():
+def test_messages_outside_of_the_command_line_name_arguments_and_not_flags():
     """The Python interface has none: errors, results and notes name the argument."""
     named = {
         f"{name}:{node.lineno}: {node.value[:60]!r}"

@@ -70,7 +70,7 @@ def megabytes(count, byte=b"\0"):
 
 
 @pytest.mark.slow
-def test_archives_that_claim_or_unpack_to_far_more_than_a_tensor_take_no_memory(tmp_path):
+def test_archives_that_unpack_to_far_more_than_their_tensors_take_bounded_memory(tmp_path):
     """All are read in one process, whose peak is bounded."""
     packed, repeated, claimed = zipfile.ZIP_DEFLATED, [bytes(4)], 64 * 2**20
     archives = {
@@ -88,7 +88,7 @@ def test_archives_that_claim_or_unpack_to_far_more_than_a_tensor_take_no_memory(
     assert words[0].stat().st_size < 2e6 and peak_memory_of(READ_TENSORS, *words) < LIMIT
 
 
-def test_a_packed_archive_that_holds_what_it_says_is_read(tmp_path):
+def test_an_undamaged_compressed_archive_is_read(tmp_path):
     """Read an archive that a tool has packed anew."""
     values = np.arange(12, dtype="<f4")
     pickled = pickled_tensor((3, 3), (4, 1), 12, offset=1)
@@ -99,7 +99,7 @@ def test_a_packed_archive_that_holds_what_it_says_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("place", [0, 20, 47])
-def test_a_damaged_storage_is_refused_though_a_part_of_it_is_read(place, tmp_path):
+def test_a_damaged_storage_is_refused_even_if_the_damage_is_outside_of_the_tensor(place, tmp_path):
     path = torch_file(
         tmp_path / "a.pt", pickled_tensor((2,), (1,), 12, offset=4), [np.arange(12, dtype="<f4").tobytes()]
     )
@@ -111,7 +111,7 @@ def test_a_damaged_storage_is_refused_though_a_part_of_it_is_read(place, tmp_pat
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_tensors_that_share_a_storage_are_read_from_it_once(compression, tmp_path, monkeypatch):
+def test_a_storage_that_tensors_share_is_read_once(compression, tmp_path, monkeypatch):
     """Views of a flat buffer: the storage is read through once, for its checksum, and not once for each of them."""
     torch = pytest.importorskip("torch")
     flat, count = torch.arange(64 * 1024.0), 64
@@ -161,12 +161,12 @@ for _ in range(60):
     ],
     ids=["dictionaries", "key", "dict", "ordered", "set", "frozenset", "device"],
 )
-def test_a_pickle_of_shared_values_is_not_walked_as_a_tree(pickled, said, tmp_path):
+def test_a_pickle_of_nested_shared_values_is_refused_quickly(pickled, said, tmp_path):
     """Python hashes and prints shared tuples as trees, too: a file of 400 bytes would take for ever."""
     refused(said, open_torch_archive, torch_file(tmp_path / "a.pt", pickled, []))
 
 
-def test_shared_dictionaries_with_a_tensor_are_bounded(tmp_path):
+def test_nested_shared_dictionaries_with_a_tensor_are_refused_quickly(tmp_path):
     torch = pytest.importorskip("torch")
     dictionaries = {"w": torch.zeros(2)}
     for _ in range(60):
@@ -176,7 +176,7 @@ def test_shared_dictionaries_with_a_tensor_are_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(("order", "form"), [("little", "<f4"), ("big", ">f4"), (None, "<f4")])
-def test_storages_have_the_byte_order_that_the_archive_says(order, form, tmp_path):
+def test_storages_are_read_in_the_byte_order_of_the_archive(order, form, tmp_path):
     values = np.array([1.5, -2.0, 3e-9], form)
     with open_torch_archive(
         torch_file(tmp_path / "a.pt", pickled_tensor((3,), (1,), 3), [values.tobytes()], order=order)
@@ -203,7 +203,7 @@ else:
 
 
 @pytest.mark.slow
-def test_the_names_of_a_npz_are_looked_at_before_its_arrays(tmp_path):
+def test_names_in_an_npz_file_are_checked_before_arrays_are_loaded(tmp_path):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, **{"params/img/embedding/kernel": np.zeros(2**27, np.float32)})
     assert path.stat().st_size < 2e6 and peak_memory_of(READ_NPZ, path, "tensors: found no img/pos_embedding") < 600e6
@@ -216,7 +216,7 @@ def npy_header(shape):
 
 
 @pytest.mark.parametrize("shape", [(10**12,), (17,), (15,), (2, 2**40)])
-def test_a_header_that_does_not_fit_its_file_is_refused(shape, tmp_path):
+def test_an_array_header_that_claims_more_bytes_than_its_file_has_is_refused(shape, tmp_path):
     content = npy_header(shape) + bytes(64)
     (tmp_path / "a.npy").write_bytes(content)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as file:
@@ -227,7 +227,7 @@ def test_a_header_that_does_not_fit_its_file_is_refused(shape, tmp_path):
         )
 
 
-def test_arrays_are_loaded_when_they_are_looked_up_and_are_numpys(tmp_path):
+def test_arrays_are_loaded_on_first_access_and_equal_those_of_numpy(tmp_path):
     arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array(["x", "yy"]), "c": np.float16(2), "d": np.zeros((0, 3))}
     arrays["e"] = np.asfortranarray(np.random.default_rng(0).random((3, 4)))
     for save in (np.savez, np.savez_compressed):
@@ -241,7 +241,7 @@ def test_arrays_are_loaded_when_they_are_looked_up_and_are_numpys(tmp_path):
     assert loaded.get("z") is None and len(list(loaded.values())) == 5
 
 
-def test_a_damaged_array_is_refused_when_it_is_looked_up(tmp_path):
+def test_a_damaged_array_is_refused_on_first_access(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.arange(100_000), b=np.ones(3))
     raw = bytearray((tmp_path / "a.npz").read_bytes())
     raw[raw.find(np.arange(100_000).tobytes()) + 300_000] ^= 1
@@ -265,14 +265,14 @@ for read in (read_text, lambda path, wanted: list(iterate_lines(path, wanted))):
 """
 
 
-def test_a_packed_text_that_is_a_thousand_times_its_file_takes_no_memory(tmp_path):
+def test_a_compressed_text_that_is_far_larger_than_its_file_takes_bounded_memory(tmp_path):
     with gzip.open(tmp_path / "a.jsonl.gz", "wb", 1) as file:
         for part in megabytes(450, b" "):
             file.write(part)
     assert peak_memory_of(READ_TEXT, tmp_path / "a.jsonl.gz") < LIMIT
 
 
-def test_packed_texts_are_read(tmp_path):
+def test_compressed_texts_are_read(tmp_path):
     text = "".join(f"a dog of {number}\n" for number in range(10_000))
     for name, content in (("a.txt.gz", text), ("b.txt.gz", "a" * 50_000_000)):
         with gzip.open(tmp_path / name, "wt") as file:

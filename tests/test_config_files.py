@@ -17,13 +17,13 @@ def test_a_config_is_found_by_name_and_by_path():
     assert read_config("scenes_tiny", ["config.steps=7"]).steps == 7
 
 
-def test_a_file_in_the_current_folder_comes_before_a_config_of_that_name(tmp_path, monkeypatch):
+def test_a_file_in_the_current_folder_takes_precedence_over_a_shipped_config(tmp_path, monkeypatch):
     (tmp_path / "scenes_tiny").write_text("")
     monkeypatch.chdir(tmp_path)
     assert find_config("scenes_tiny").absolute() == tmp_path / "scenes_tiny"
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one():
+def test_an_unknown_config_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match=r"found nothing there; wanted .* web_unmasked; did you mean scenes_tiny\?"):
         find_config("scenes_tinny.py")
 
@@ -36,7 +36,7 @@ def test_every_config_is_installed_with_the_package():
     assert sorted(modules) == sorted(f"rococo_jax.configs.{name.replace('/', '.')}" for name in config_names())
 
 
-def test_a_key_that_does_not_exist_is_refused_at_its_line_with_the_nearest_key(tmp_path):
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_key(tmp_path):
     lines = ["from rococo_jax.training.config import default_config", "", "def get_config():"]
     lines += ["    config = default_config()", "    config.losses.sc.weigth = 1.0", "    return config"]
     path = tmp_path / "config.py"
@@ -47,7 +47,7 @@ def test_a_key_that_does_not_exist_is_refused_at_its_line_with_the_nearest_key(t
         read_config(path)
 
 
-def test_the_default_config_is_locked_but_for_the_spec_of_new_towers():
+def test_the_default_config_accepts_new_keys_only_in_the_spec_of_new_towers():
     config = default_config()
     with pytest.raises(AttributeError, match='Did you mean "steps"'):
         config.stepz = 5

@@ -11,7 +11,7 @@ from rococo_jax.errors import as_input_error, missing_library
 PACKAGE = Path(__file__).parents[1]
 
 
-def test_no_message_says_to_install_a_name_that_is_on_no_index():
+def test_no_message_recommends_installing_this_package_from_an_index():
     """Whoever registers this project's name on an index could run code on the machine of everybody who follows it."""
     commands = re.compile(r"pip install [^\n]*rococo[-_]jax(?! @)")
     for path in (PACKAGE / "rococo_jax").rglob("*.py"):
@@ -19,7 +19,7 @@ def test_no_message_says_to_install_a_name_that_is_on_no_index():
 
 
 @pytest.mark.parametrize("extra", ["wandb", "pandas", "datasets", "tfds", "open-clip", "transformers", "mteb"])
-def test_a_missing_library_names_all_requirements_of_its_extra(extra):
+def test_the_message_for_a_missing_library_lists_all_requirements_of_its_extra(extra):
     settings = configparser.ConfigParser()
     settings.read(PACKAGE / "setup.cfg")
     requirements = settings["options.extras_require"][extra].split()
@@ -30,7 +30,7 @@ def test_a_missing_library_names_all_requirements_of_its_extra(extra):
 
 
 @pytest.mark.parametrize("order", ["{spec}{code}", "{code}{spec}", "{code}"])
-def test_the_file_of_a_full_disk_is_found_whatever_else_tensorstore_says(order):
+def test_the_file_of_a_full_disk_is_found_in_every_form_of_the_message_of_tensorstore(order):
     """The order of the properties at the end differs by process."""
     code = " [os_error_code='27']"
     spec = r""" [tensorstore_spec='{\"path\":\"/b/\",\"store_data_equal_to_fill_value\":true}']"""

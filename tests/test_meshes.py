@@ -55,7 +55,7 @@ def test_devices_that_share_parameters_are_neighbours(kind, shape, fsdp):
 
 
 @pytest.mark.parametrize(("fsdp", "slices_of_a_group"), [(1, 1), (4, 1), (16, 1), (32, 2), (64, 4)])
-def test_parameters_are_shared_inside_a_slice_as_long_as_it_has_room(fsdp, slices_of_a_group):
+def test_parameters_are_sharded_within_a_slice_if_it_has_enough_devices(fsdp, slices_of_a_group):
     devices = chips("TPU v5 lite", (4, 4, 1), slices=4)
     mesh = device_array(devices[::-1], fsdp)
     assert set(mesh.flat) == set(devices)
@@ -65,7 +65,7 @@ def test_parameters_are_shared_inside_a_slice_as_long_as_it_has_room(fsdp, slice
     assert first == sorted(first)
 
 
-def test_devices_that_are_no_cuboid_keep_their_order():
+def test_devices_that_do_not_form_a_cuboid_keep_their_order():
     devices = chips("TPU v4", (2, 2, 2))
     some = [*devices[:3], *devices[5:]]
     assert device_array(some, 2).tolist() == np.asarray(some).reshape(-1, 2).tolist()
@@ -78,7 +78,7 @@ def test_devices_of_one_host_keep_their_order():
     assert make_mesh(fsdp=2).devices.ravel().tolist() == jax.devices()
 
 
-def test_rows_of_devices_are_those_that_jax_places_there():
+def test_rows_of_a_device_are_the_ones_that_jax_places_there():
     devices = np.random.default_rng(0).permutation(np.asarray(jax.devices()))
     mesh, batch = make_mesh(list(devices), fsdp=2), np.arange(24)
     placed = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(AXES)))

@@ -59,7 +59,7 @@ def drawn(*words: str) -> Drawing:
     return parse(Drawing, vars(parser.parse_args(words)))
 
 
-def test_every_type_is_read_from_its_text():
+def test_values_of_every_type_are_parsed_from_text():
     words = "m n --out here --way mix --share 0.9 --extra x,y --extra z --fast --kinds c,d --drawing-seeds 3"
     found = drawn(*words.split(), "--folders", "a=b", "--folders", "c=d=e")
     asked = Questions(("c", "d"), (3,), (("a", "b"), ("c", "d=e")))
@@ -68,7 +68,7 @@ def test_every_type_is_read_from_its_text():
     )
 
 
-def test_what_is_not_given_is_the_dataclass_default_and_none_is_empty():
+def test_absent_options_have_the_default_of_the_dataclass_and_none_means_empty():
     assert drawn("--out", "x") == Drawing(out="X", asked=Questions())
     assert drawn("--out", "x", "--kinds", "none").asked.kinds == ()
 
@@ -79,11 +79,11 @@ def test_what_is_not_given_is_the_dataclass_default_and_none_is_empty():
     ("--folders a", "--folders: entry: found a; wanted NAME=DIR, each name once"),
     ("--folders a=b --folders a=c", "--folders: entry: found a=c; wanted NAME=DIR, each name once"),
 ])  # fmt: skip
-def test_a_text_that_is_none_is_refused_with_its_flag(words, said):
+def test_a_value_that_cannot_be_parsed_is_refused_with_its_option(words, said):
     refused(re.escape(said), drawn, "--out", "x", *words.split())
 
 
-def test_a_config_gives_the_same_and_calls_its_keys_by_their_names():
+def test_a_config_sets_the_same_options_and_its_errors_name_the_keys():
     texts = {"kinds": "c", "seeds": "3,4", "folders": "a=b,c=d", "limit": 7, "other": "ignored"}
     assert read(Questions, texts, str) == Questions(("c",), (3, 4), (("a", "b"), ("c", "d")), 7)
     assert read(Questions, {"folders": "", "limit": 0}, str) == Questions()
@@ -119,7 +119,7 @@ class Search:
     ("--quick --method beam", "--quick: found also --method beam"),
     ("--depth 3 --slow", "--depth: found it alone; wanted it with --quick or without --slow and --width"),
 ])  # fmt: skip
-def test_an_option_without_what_it_needs_or_beside_what_it_excludes_is_refused_and_the_help_says_so(words, said):
+def test_options_that_require_or_exclude_each_other_are_checked_and_documented_in_the_help(words, said):
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_options(parser, Search)
     check = functools.partial(refuse_combinations, Search, vars(parser.parse_args(words.split())), "rococo x")
@@ -129,7 +129,7 @@ def test_an_option_without_what_it_needs_or_beside_what_it_excludes_is_refused_a
     assert "at once (not with --slow, not with --method beam)" in text
 
 
-def test_help_is_the_docstring_with_defaults():
+def test_the_help_contains_the_docstring_and_the_defaults():
     parser = argparse.ArgumentParser()
     add_options(parser, Drawing)
     text = " ".join(parser.format_help().split())

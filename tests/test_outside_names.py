@@ -8,7 +8,7 @@ from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize("name", ["bucket/model/../../../out", "bucket/model/a\\..\\b"])
-def test_a_listed_name_that_leads_out_of_the_copy_is_refused(name, tmp_path, monkeypatch):
+def test_a_listed_file_outside_of_the_copied_folder_is_refused(name, tmp_path, monkeypatch):
     class Service:
         def find(self, url, detail):
             return {"bucket/model/model.json": {"size": 1}, name: {"size": 1}}

@@ -52,7 +52,7 @@ def run_both(out: Path, monkeypatch, *words: object) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_two_processes_evaluate_as_one(data, tmp_path, monkeypatch):
+def test_two_processes_evaluate_a_model_with_the_same_results_as_one(data, tmp_path, monkeypatch):
     words = ["evaluate", data / "start", "--images", data / "images", "--annotations", data / "annotations"]
     one, two = run_both(
         tmp_path, monkeypatch, *words, "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-cache", "--no-report"
@@ -63,7 +63,7 @@ def test_two_processes_evaluate_as_one(data, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_evaluate_a_list_at_two_sizes_as_one(data, tmp_path, monkeypatch):
+def test_two_processes_evaluate_a_list_at_two_image_sizes_with_the_same_results_as_one(data, tmp_path, monkeypatch):
     listed = tmp_path / "listed.txt"
     listed.write_text("\n".join(sorted(path.name for path in (data / "images").iterdir())[::2]))
     words = ["evaluate", data / "start", "--images", data / "images", "--annotations", data / "annotations"]
@@ -77,14 +77,14 @@ def test_two_processes_evaluate_a_list_at_two_sizes_as_one(data, tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_write_the_influence_table_of_one(data, tmp_path, monkeypatch):
+def test_two_processes_write_the_same_influence_table_as_one(data, tmp_path, monkeypatch):
     captions = data / "annotations" / "coco_karpathy_test.json"
     one, two = run_both(tmp_path, monkeypatch, "influence", data / "start", "--captions", captions)
     assert two.read_bytes() == one.read_bytes()
     assert len(one.read_bytes().splitlines()) == 5 * IMAGES
 
 
-def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(monkeypatch, tmp_path):
+def test_each_part_is_encoded_by_one_process_and_cached_parts_are_sent_to_the_others(monkeypatch, tmp_path):
     team, encoded = Threads(3), []
     monkeypatch.setattr(embedding, "gather", team.gather)
     monkeypatch.setattr(jax, "process_index", team.jax.process_index)
@@ -123,7 +123,7 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
 
 
 @pytest.mark.thorough
-def test_jax_ends_all_that_wait_for_a_frozen_process_and_names_it():
+def test_jax_ends_all_processes_that_wait_for_a_frozen_one_and_names_it():
     lines = "barrier('the first')\nif me == 1: os.kill(os.getpid(), signal.SIGSTOP)\nbarrier('the second')\n"
     ended = run_lines(lines, 3, frozen=1)
     for number in (0, 2):
@@ -131,7 +131,7 @@ def test_jax_ends_all_that_wait_for_a_frozen_process_and_names_it():
         assert code not in (0, None) and "Task 1 heartbeat timeout" in said, said
 
 
-def test_an_error_of_one_process_is_the_exit_code_of_all():
+def test_an_error_in_one_process_ends_all_with_its_exit_code():
     ended = run_lines("if me == 1: open('/no/such')\nbarrier('the others')\n", 2, timeout=6)
     assert [code for code, _ in ended] == [2, 2]
     said = "/no/such: file system: found No such file or directory; wanted a path that can be used"
@@ -161,7 +161,7 @@ def test_an_error_or_a_signal_during_set_up_ends_all_processes_within_seconds(er
     assert time.monotonic() - start < 60  # a machine that is busy with other tests may take long to join
 
 
-def test_gathered_arrays_keep_their_bits_and_errors_are_raised_on_all_processes():
+def test_gathered_arrays_keep_their_bits_and_all_processes_raise_an_error():
     lines = """
 import numpy as np
 for size in (0, 5, 70_000):
@@ -198,7 +198,7 @@ def checkpoints(workdir: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_killed_process_ends_all_and_fewer_processes_resume_and_sigterm_to_one_saves_in_all(data, tmp_path):
+def test_a_killed_process_ends_all_and_fewer_can_resume_and_sigterm_to_one_saves_in_all(data, tmp_path):
     workdir = tmp_path / "run"
     train = ["train", "--config", "configs/coco_lit.py", "--workdir", workdir]
     train += [f"--config.{each}" for each in (
@@ -237,8 +237,8 @@ def test_a_killed_process_ends_all_and_fewer_processes_resume_and_sigterm_to_one
         (KeyError("own"), 0),
     ],
 )
-def test_what_a_collective_raises_waits_for_the_reason_of_another_process(error, seconds, monkeypatch):
-    """The others look for it once a second, and a process that is told a reason ends with that one."""
+def test_a_process_waits_for_the_reason_of_another_if_a_collective_fails(error, seconds, monkeypatch):
+    """The others look for a reason once a second; a process that finds one ends with it."""
     events = []
 
     def end(group, code, reason):

@@ -35,7 +35,7 @@ STEPS = [
     [(250, "scenes", SCENES), (100_000, "steps", STEPS), (None, "", [(0, 1, "1"), (10, 20, "21 (2.0/s)")])],
     ids=["the start does not count", "nothing before a fiftieth is done", "no estimate of an unknown length"],
 )
-def test_the_remaining_time_appears_once_enough_was_measured(total, unit, course, clock):
+def test_the_remaining_time_is_shown_after_enough_measurements(total, unit, course, clock):
     count = Count("drawing", total, unit)
     for seconds, more, words in course:
         clock[0] += seconds
@@ -61,7 +61,7 @@ def test_rates_exclude_intervals_with_a_compilation(clock):
     ]
 
 
-def test_items_of_a_cache_are_finished_but_not_measured(clock):
+def test_cached_items_count_as_finished_but_not_in_the_rate(clock):
     count = Count("embedding", 100, "images", done=60)
     assert count.words() == "embedding: 60 of 100 images"
     clock[0] += 50.0
@@ -73,7 +73,7 @@ def test_items_of_a_cache_are_finished_but_not_measured(clock):
     assert count.words() == "embedding: 80 of 100 images (2.0/s), 10 s left"
 
 
-def test_jax_reports_its_compilations(clock):
+def test_rates_exclude_compilations_that_jax_reports(clock):
     """A jitted function compiles once for each shape; the display leaves out those intervals and no others."""
     double = jax.jit(lambda values: values * 2)
     arrays = {size: jax.device_put(np.zeros(size)) for size in (3, 4)}
@@ -87,7 +87,7 @@ def test_jax_reports_its_compilations(clock):
     assert rates == ["3", "6 (3.0/s)", "10 (3.0/s)", "14 (3.5/s)"]
 
 
-def test_a_quiet_command_leaves_later_ones_of_the_process_as_they_are(tmp_path, refusal, capsys):
+def test_a_quiet_command_does_not_silence_later_commands_of_the_process(tmp_path, refusal, capsys):
     refusal("evaluate", tmp_path, "--data", tmp_path, "--benchmarks", "rococo", "--out", tmp_path / "out", "--quiet")
     say("heard")
     with be_quiet():
@@ -98,7 +98,7 @@ def test_a_quiet_command_leaves_later_ones_of_the_process_as_they_are(tmp_path, 
     assert capsys.readouterr().err.split("\n") == ["heard", "heard again", ""]
 
 
-def test_a_bar_and_a_line_show_the_same_words(clock, monkeypatch, capsys):
+def test_a_progress_bar_and_a_progress_line_show_the_same_text(clock, monkeypatch, capsys):
     said = {}
     for terminal in (False, True):
         monkeypatch.setattr(shown.sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
@@ -113,7 +113,7 @@ def test_a_bar_and_a_line_show_the_same_words(clock, monkeypatch, capsys):
     assert words in said[False] and words in " ".join(said[True].split())
 
 
-def test_a_last_line_follows_if_one_was_printed(clock, capsys):
+def test_a_final_line_is_printed_if_a_progress_line_was_printed(clock, capsys):
     with progress("fitting", 90, "fits") as advance:
         advance(40)
         clock[0] += 40.0
@@ -123,7 +123,7 @@ def test_a_last_line_follows_if_one_was_printed(clock, capsys):
     assert first == "fitting: 60 of 90 fits (0.5/s), 1 min left" and last.startswith("fitting: 90 of 90 fits")
 
 
-def test_the_overall_time_is_that_of_finished_work_and_leaves_out_what_needs_none(clock, monkeypatch, capsys):
+def test_the_overall_remaining_time_excludes_work_that_was_already_done(clock, monkeypatch, capsys):
     """Four models of 100 inputs each: one takes 30 seconds, one has its results already, two are to come."""
     with overall_progress(400) as overall:
         assert overall.words() == "overall 0%"

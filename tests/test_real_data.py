@@ -13,7 +13,7 @@ from tests.support.paths import CHECKOUT, require_real_data
         (chromium.require_chromium, "ROCOCO_REQUIRE_BROWSER", "apt-get install chromium"),
     ],
 )
-def test_what_is_missing_skips_a_test_unless_it_is_required(require, variable, missing, monkeypatch):
+def test_missing_data_and_browsers_skip_a_test_unless_they_are_required(require, variable, missing, monkeypatch):
     monkeypatch.setattr(chromium, "CHROMIUM", None)
     monkeypatch.delenv(variable, raising=False)
     with pytest.raises(pytest.skip.Exception, match=missing):
@@ -24,6 +24,6 @@ def test_what_is_missing_skips_a_test_unless_it_is_required(require, variable, m
 
 
 @pytest.mark.parametrize("name", ["ROCOCO_REQUIRE_DATA", "ROCOCO_REQUIRE_BROWSER"])
-def test_ci_requires_the_data_beside_the_checkout_and_a_browser(name):
+def test_ci_requires_data_beside_the_checkout_and_a_browser(name):
     lines = (CHECKOUT / ".ci" / "run").read_text()
     assert lines.index(f"export {name}=1") < lines.index("\nmake test\n")

@@ -44,19 +44,19 @@ def programs_compiled(folder: str, before: str = "") -> list[int]:
     return [int(re.search(r"^compiled (\d+)$", said, re.MULTILINE)[1]) for _, said in ended]
 
 
-def test_processes_that_share_a_cache_compile_nothing_at_the_second_start(tmp_path):
+def test_processes_that_share_a_compilation_cache_compile_nothing_at_the_second_start(tmp_path):
     shared = str(tmp_path / "shared")
     assert programs_compiled(shared, SAME_KEYS)[0] == 3
     assert programs_compiled(shared, SAME_KEYS) == [0, 0]
 
 
 @pytest.mark.slow
-def test_with_a_cache_for_each_host_the_second_compiles_at_every_start(tmp_path):
+def test_with_one_cache_per_host_the_second_process_compiles_at_every_start(tmp_path):
     own = str(tmp_path / "host-{me}")
     assert [programs_compiled(own, SAME_KEYS), programs_compiled(own, SAME_KEYS)] == [[3, 3], [0, 3]]
 
 
-def test_a_cache_folder_that_cannot_be_written_is_refused(tmp_path):
+def test_an_unwritable_cache_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
@@ -79,7 +79,7 @@ OF_USER = f"{SCHEDULER}=false --xla_dump_to=x"
     ("jax_cuda12_plugin", "", "", (GPU_MEMORY_FRACTION, f"{SCHEDULER}=true")),
     ("jax_rocm60_plugin", "0.5", OF_USER, (None, OF_USER)), ("a_plugin_of_no_gpu", "", "", (None, "")),
 ])  # fmt: skip
-def test_gpu_options_are_set_for_gpus_where_the_user_set_none(plugin, memory, flags, expected, monkeypatch):
+def test_gpu_options_are_set_on_gpus_unless_the_user_has_set_them(plugin, memory, flags, expected, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == plugin else None)
     for name in ("CLIENT_MEM_FRACTION", "PYTHON_CLIENT_MEM_FRACTION", "PYTHON_CLIENT_PREALLOCATE"):
         monkeypatch.delenv(f"XLA_{name}", raising=False)
@@ -95,7 +95,7 @@ def test_gpu_options_are_set_for_gpus_where_the_user_set_none(plugin, memory, fl
     ("kind", "teraflops"),
     [("NVIDIA B200", 2250), ("AMD Instinct MI300X", 1307.4), ("TPU v6 lite", 918), ("TPU7x", 2307 / 2)],
 )
-def test_peaks_by_the_names_that_jax_gives_devices(kind, teraflops):
+def test_peak_flops_are_found_by_the_device_names_of_jax(kind, teraflops):
     assert peak_flops(Mock(spec=jax.Device, device_kind=kind)) == teraflops * 1e12
 
 

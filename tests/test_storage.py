@@ -32,7 +32,7 @@ def held_elsewhere(path: Path) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_what_another_process_holds_is_refused_until_it_ends_however_it_ends(kind, tmp_path):
+def test_a_locked_output_is_refused_until_the_other_process_ends_or_is_killed(kind, tmp_path):
     path = tmp_path / "out"
     if kind == "folder":
         path.mkdir()
@@ -47,7 +47,7 @@ def test_what_another_process_holds_is_refused_until_it_ends_however_it_ends(kin
         pass
 
 
-def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
+def test_a_waiting_process_gets_the_lock_when_the_other_process_ends(tmp_path):
     other, order = held_elsewhere(tmp_path), []
     ending = threading.Timer(0.3, lambda: (order.append("ends"), other.communicate("\n")))
     ending.start()
@@ -57,7 +57,7 @@ def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
     assert order == ["ends", "held"] and not list(tmp_path.iterdir())
 
 
-def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path, monkeypatch):
+def test_a_waiting_thread_gets_the_lock_when_the_other_thread_ends(tmp_path, monkeypatch):
     order, held = [], threading.Event()
 
     def first():
@@ -80,7 +80,7 @@ def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path, monkeypat
     assert order == ["first ends", "second begins"] and not list(tmp_path.iterdir())
 
 
-def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+def test_the_next_lock_removes_temporary_files_of_a_killed_process_and_nothing_else(tmp_path):
     run = tmp_path / "run"
     (run / ".model.0123abcd.part/params").mkdir(parents=True)
     (run / "other").mkdir()
@@ -95,7 +95,7 @@ def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_pat
 
 @pytest.mark.parametrize("name", ["run.json", "run.v2", "run.0123abcd.part", "run.1"])
 @pytest.mark.parametrize("write", [atomic_write, atomic_directory])
-def test_a_holder_leaves_the_temporary_files_of_another_running_command_alone(write, name, tmp_path):
+def test_a_lock_keeps_the_temporary_files_of_another_running_command(write, name, tmp_path):
     (tmp_path / "run").mkdir()
     with write(tmp_path / name) as temporary:
         (temporary if write is atomic_write else temporary / "file").write_text("text")
@@ -114,7 +114,7 @@ def test_a_holder_leaves_the_temporary_files_of_another_running_command_alone(wr
         assert target.exists()
 
 
-def test_a_folder_is_written_beside_a_running_writer_and_what_was_left_days_ago_is_removed(tmp_path):
+def test_writing_a_folder_removes_old_temporary_folders_but_not_those_of_a_running_writer(tmp_path):
     left, running = (tmp_path / f".a.{number}.part" for number in ("0123abcd", "89abcdef"))
     other = tmp_path / ".a.v2.0123abcd.part"
     for folder in (left, running, other):
@@ -127,7 +127,7 @@ def test_a_folder_is_written_beside_a_running_writer_and_what_was_left_days_ago_
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_json_without_finite_numbers_is_not_written_and_the_file_before_it_stays(number, tmp_path):
+def test_json_with_a_non_finite_number_is_not_written_and_the_old_file_stays(number, tmp_path):
     """`NaN` is no JSON: other programs refuse the whole file."""
     storage.write_json(tmp_path / "a.json", {"ä": [0.5, None]})
     with pytest.raises(ValueError, match="JSON"):
@@ -138,7 +138,7 @@ def test_json_without_finite_numbers_is_not_written_and_the_file_before_it_stays
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_folder_that_threads_of_a_failed_write_make_again_is_removed(tmp_path, monkeypatch):
+def test_the_temporary_folder_is_removed_even_if_threads_of_a_failed_write_recreate_it(tmp_path, monkeypatch):
     """One thread adds to the folder while it is being removed; another makes it again when it had gone."""
     late, threads, remove = [1, 2], [], shutil.rmtree
 
@@ -157,7 +157,7 @@ def test_a_folder_that_threads_of_a_failed_write_make_again_is_removed(tmp_path,
     assert not list(tmp_path.iterdir()) and len(threads) == 2
 
 
-def test_a_folder_that_cannot_be_removed_ends_the_wait(tmp_path, monkeypatch):
+def test_waiting_ends_if_a_temporary_folder_cannot_be_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.shutil, "rmtree", lambda path, ignore_errors: None)
     monkeypatch.setattr(storage, "_SECONDS_TO_REMOVE", 0.1)
     with pytest.raises(KeyError), atomic_directory(tmp_path / "out"):
@@ -176,7 +176,7 @@ def test_a_full_disk_is_reported_with_the_path_of_the_output(write, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_safetensors_that_find_no_room_are_an_error_of_the_disk(tmp_path):
+def test_a_full_disk_is_recognised_in_errors_of_safetensors(tmp_path):
     with no_file_above(1_000), pytest.raises(Exception, match="os error") as failed:
         save_file({"a": np.zeros(10_000)}, tmp_path / "a.safetensors")
     error = as_input_error(failed.value)

@@ -70,7 +70,7 @@ def own_classes(path: Path) -> object:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_marks_and_line_ends_change_nothing(reader, tmp_path):
+def test_byte_order_marks_and_line_ends_do_not_change_what_is_read(reader, tmp_path):
     name, text, read = READERS[reader]
 
     def read_as(folder: str, data: bytes, name: str = name) -> object:
@@ -95,7 +95,7 @@ def test_marks_and_line_ends_change_nothing(reader, tmp_path):
             refused("encoding: found", read_as, f"damaged {damage[-2]}", damage)
 
 
-def test_lines_end_at_line_feeds(tmp_path):
+def test_lines_are_split_only_at_line_feeds(tmp_path):
     text = "a\x0b\x0c\x1c\u2028\u2029\x85b\r\n\r\nc\rd\n"
     (tmp_path / "t").write_bytes(text.encode())
     assert read_lines(tmp_path / "t", "") == text.removesuffix("\n").replace("\r\n", "\n").split("\n")
@@ -111,7 +111,7 @@ TABLES = {
     "Excel's first line": (b"sep=;\r\na;b\r\n1,5;2\r\n", [{"a": "1,5", "b": "2"}]),
     "columns without a name at the end": (b"a,b,,\n1,2,,\n", [{"a": "1", "b": "2"}]),
     "one column": (b"a\n1\n", [{"a": "1"}]),
-    "a packed one": (gzip.compress(b"a,b\n1,2\n"), [{"a": "1", "b": "2"}]),
+    "a compressed table": (gzip.compress(b"a,b\n1,2\n"), [{"a": "1", "b": "2"}]),
     "a heading twice": (b"a,b, a\n1,2,3\n", "column 'a': found 2 columns of that name"),
     "a short row": (b"a,b\n1,2\n3\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
     "a long row": (b"a,b\n1,2,3\n", r"row 1 \(to line 2\): found 3 cells"),
@@ -124,9 +124,9 @@ TABLES = {
 
 
 @pytest.mark.parametrize("form", TABLES)
-def test_tables(form, tmp_path):
+def test_tables_of_every_form_are_read_or_refused(form, tmp_path):
     content, expected = TABLES[form]
-    path = tmp_path / ("t.csv.gz" if form == "a packed one" else "t.csv")
+    path = tmp_path / ("t.csv.gz" if form == "a compressed table" else "t.csv")
     path.write_bytes(content)
     if isinstance(expected, str):
         refused(expected, lambda: list(open_table(path, "a table").rows))
@@ -159,7 +159,7 @@ def lines_of(texts: list[str], order: str, delimiter: str) -> str:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("texts", MARKS, ids=range(len(MARKS)))
-def test_quotation_marks_are_letters_in_a_table_with_tabs(texts, order, tmp_path):
+def test_quotation_marks_are_ordinary_characters_in_a_table_with_tabs(texts, order, tmp_path):
     path = written(tmp_path / "t.tsv", lines_of(texts, order, "\t"))
     rows = [row for _, row in open_table(path, "a table").rows]
     table = pandas.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE, dtype=str)
@@ -169,7 +169,7 @@ def test_quotation_marks_are_letters_in_a_table_with_tabs(texts, order, tmp_path
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("delimiter", [",", ";", "|", "\t"])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
-def test_tables_that_pandas_wrote_are_read_as_pandas_reads_them(order, delimiter, quoting, tmp_path):
+def test_tables_written_by_pandas_are_read_as_pandas_reads_them(order, delimiter, quoting, tmp_path):
     texts = ["one, two\nthree, four", "a\n\nb, c; d|e", 'a "quoted" dog\n"', "x\ty", '"', "a.b\r\nc, d", "\n", "plain"]
     texts += ["A dog runs, fast.\n\nIt is sunny, and warm.\n\nEnd, of it.", "1, 2\n3, 4", "im, a\nim, b"]
     columns = [name for name in lines_of([], order, ",").strip().split(",")]
@@ -182,7 +182,7 @@ def test_tables_that_pandas_wrote_are_read_as_pandas_reads_them(order, delimiter
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_quoted_cell_that_holds_further_rows_is_refused(order, tmp_path):
+def test_a_quoted_cell_that_contains_further_rows_is_refused(order, tmp_path):
     for texts in ([text.replace(",", "") for text in each] for each in MARKS[1:3]):
         last = next(number for number, text in enumerate(texts) if number and text.endswith('"'))
         for delimiter in ",;|":
@@ -193,7 +193,7 @@ def test_a_quoted_cell_that_holds_further_rows_is_refused(order, tmp_path):
             refused(said, lambda path=path: list(open_table(path, "a table").rows))
 
 
-def test_a_swallowed_row_with_more_commas_is_refused_too(tmp_path):
+def test_a_quoted_cell_that_contains_a_row_with_more_commas_is_refused(tmp_path):
     text = 'image,caption\n1.jpg,"5 inch pizza\n2.jpg,a man, sitting\n3.jpg,a TV of 20"\n4.jpg,"a, b"\n'
     refused(
         "row 1 .lines 2 to 4.: found a quotation", lambda: list(open_table(written(tmp_path / "t.csv", text), "").rows)
@@ -210,7 +210,7 @@ def test_a_swallowed_row_with_more_commas_is_refused_too(tmp_path):
     )
 
 
-def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
+def test_json_and_json_lines_with_each_others_suffix_are_refused_with_the_right_suffix(tmp_path):
     lines = written(tmp_path / "h.json", '{"caption": "a", "hard_negative": "b"}\n' * 2)
     refused(
         "JSON: found Extra data at line 2, .*; a file of JSON lines, with a value in each line, is named .jsonl",
@@ -221,7 +221,7 @@ def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
     refused("line 1: found the beginning of a value of several lines; .* is named .json", read_hard_positives, whole)
 
 
-def test_long_cells_and_other_kinds_of_files(tmp_path):
+def test_long_cells_are_read_and_other_kinds_of_files_are_refused(tmp_path):
     cell = "x" * 300_000
     assert [row["b"] for _, row in open_table(written(tmp_path / "t.csv", f"a,b\n1,{cell}\n"), "").rows] == [cell]
     for name in ("t.xlsx", "t.XLS", "t.ods"):
@@ -236,13 +236,13 @@ def test_long_cells_and_other_kinds_of_files(tmp_path):
         )
 
 
-def test_a_text_that_is_not_there(tmp_path):
+def test_a_missing_text_file_and_a_folder_are_refused(tmp_path):
     for read in (lambda path: read_lines(path, "a list"), lambda path: list(iterate_lines(path, "a list"))):
         refused("none: file: found nothing there; wanted a list", read, tmp_path / "none")
         refused("file: found a folder; wanted a list", read, tmp_path)
 
 
-def test_labels_of_a_table_keep_their_names(tmp_path):
+def test_a_byte_order_mark_does_not_change_the_first_heading_of_a_table(tmp_path):
     """A mark before the first heading is no part of it: images keep their names."""
     (tmp_path / "l.csv").write_bytes(b"\xef\xbb\xbfimage,label\r\nx.jpg,cat\r\n")
     assert read_labels(tmp_path / "l.csv").images == ("x.jpg",)

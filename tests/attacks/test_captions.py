@@ -52,7 +52,7 @@ def best_by_hand(model, paths, goal):
     return results
 
 
-def test_all_altered_captions_are_those_written_out_by_hand():
+def test_altered_captions_match_a_list_written_by_hand():
     attack = attack_of()
     spaces = Spaces(attack, ITEMS)
     for query, item in zip(attack.make_queries(ITEMS), ITEMS, strict=True):
@@ -62,7 +62,7 @@ def test_all_altered_captions_are_those_written_out_by_hand():
 
 
 @pytest.mark.parametrize("goal", [pytest.param("own", marks=pytest.mark.thorough), "gallery"])
-def test_exhaustive_search_finds_the_smallest_change_of_a_search_by_hand(model, attack, paths, goal):
+def test_exhaustive_search_finds_the_same_smallest_change_as_a_search_by_hand(model, attack, paths, goal):
     records = attack(model, attack_of(goal=goal)).records["words"]
     for record, (right, one, two) in zip(records, best_by_hand(model, paths, goal), strict=True):
         assert record["right"] == right
@@ -73,7 +73,7 @@ def test_exhaustive_search_finds_the_smallest_change_of_a_search_by_hand(model, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("search", ["exhaustive", "beam", "greedy"])
-def test_a_larger_budget_finds_what_a_smaller_one_finds(attack, search):
+def test_a_larger_budget_never_finds_a_larger_smallest_change(attack, search):
     smallest = [None] * len(ITEMS)
     for queries in (1, 3, 10, 40, 200, None):
         records = attack(Words(), attack_of(search=search, queries=queries), out=f"of_{queries}").records["words"]
@@ -86,7 +86,7 @@ def test_a_larger_budget_finds_what_a_smaller_one_finds(attack, search):
 
 
 @pytest.mark.parametrize("search", ["exhaustive", "beam", "greedy"])
-def test_the_first_witness_has_the_size_of_the_best_one_and_needs_fewer_tries(attack, search, monkeypatch):
+def test_the_first_witness_is_as_small_as_the_best_one_and_needs_fewer_tries(attack, search, monkeypatch):
     monkeypatch.setattr("rococo_jax.attacks.captions.FIRST_BLOCK", 2)
     first, best = (
         attack(LovesATrigger(), attack_of(search=search, witness=name), out=name) for name in ("first", "best")
@@ -102,7 +102,7 @@ def test_the_first_witness_has_the_size_of_the_best_one_and_needs_fewer_tries(at
 
 
 @pytest.mark.slow
-def test_beam_is_exhaustive_for_one_change_and_finds_the_others(model, attack):
+def test_beam_search_finds_the_smallest_changes_of_exhaustive_search_with_fewer_tries(model, attack):
     both = (attack(model, attack_of(search=name), out=name).records["words"] for name in ("exhaustive", "beam"))
     exhaustive, beam = both
     assert [each["smallest"] for each in beam] == [each["smallest"] for each in exhaustive]
@@ -110,7 +110,7 @@ def test_beam_is_exhaustive_for_one_change_and_finds_the_others(model, attack):
     assert sum(each["tried"] for each in beam) < sum(each["tried"] for each in exhaustive)
 
 
-def test_a_budget_that_ends_leaves_an_item_open(model, attack):
+def test_an_item_stays_open_if_the_budget_is_exhausted(model, attack):
     records = attack(model, attack_of(queries=5)).records["words"]
     states = {certificate(record, 1) for record in records}
     assert "open" in states and "proved" not in states
@@ -138,14 +138,14 @@ def test_a_trigger_word_is_found(attack):
 
 
 @pytest.mark.parametrize("goal", ["own", "gallery"])
-def test_a_constant_model_survives_nothing(attack, goal):
+def test_a_constant_model_survives_no_attack(attack, goal):
     result = attack(Constant(), attack_of(budgets=(1,), goal=goal)).summary["results"]["words"]
     assert result["values"]["r1_1"] == (0 if goal == "gallery" else pytest.approx(0))
     assert result["values"]["survival_1"] == 0 and result["values"]["fr1_1"] == 100
 
 
 @pytest.mark.slow
-def test_a_scorer_of_pairs_is_attacked_as_the_encoder_with_the_same_similarities(attack):
+def test_a_pair_scorer_and_an_encoder_with_equal_similarities_are_attacked_alike(attack):
     by_pairs = attack(Pairs(), attack_of(), out="pairs").records["words"]
     by_vectors = attack(Words(), attack_of(), out="vectors").records["words"]
     for one, two in zip(by_pairs, by_vectors, strict=True):
@@ -214,7 +214,7 @@ def test_an_interrupted_attack_resumes_with_the_same_bytes(attack, tmp_path, mon
     refused("results of another attack", attack, Stops(), attack_of(seed=1), out="cut")
 
 
-def test_a_point_of_the_curve_counts_what_was_right_and_is_not_fooled_yet():
+def test_a_point_of_the_curve_counts_items_that_are_right_and_not_fooled_yet():
     records = [
         {"right": right, "first": first} for right, first in ((True, None), (True, 3), (False, None), (False, 1))
     ]
@@ -231,7 +231,7 @@ def test_an_article_before_a_changed_word_follows_it():
     assert apply_changes("A dog on a car", changes) == "An owl on an orange car"
 
 
-def test_settings_and_witnesses_are_in_the_results(attack, tmp_path):
+def test_results_contain_settings_and_witnesses(attack, tmp_path):
     result = attack(Words(), attack_of())
     written = json.loads((tmp_path / "out/attack.json").read_text())
     assert written == json.loads(json.dumps(result.summary))

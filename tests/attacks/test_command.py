@@ -28,7 +28,7 @@ def world(paths, tmp_path_factory):
     return folder
 
 
-def test_evaluate_reads_the_attacked_captions_and_finds_the_same_recall(world):
+def test_evaluate_reads_attacked_captions_and_computes_the_same_recall(world):
     out = world / "evaluated"
     command = f"evaluate demo:plain --images {world}/images --annotations {world}/out/plain/annotations"
     assert main([*command.split(), "--mixed-galleries", "none", "--no-report", "--out", str(out)]) == 0
@@ -123,7 +123,7 @@ def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, t
         ({"options": "--pixels 1/255", "model": f"{CHECKOUT}/tests/attacks/worlds.py:Words"}, "gradients: found none"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line(world, tmp_path, refusal, changes, message):
+def test_bad_input_is_reported_in_one_line(world, tmp_path, refusal, changes, message):
     captions = [{"image": item.image, "caption": list(item.captions)} for item in ITEMS]
     (tmp_path / "captions.json").write_text(json.dumps(changes.get("captions", captions)))
     (tmp_path / "lexicon.json").write_text(json.dumps({**LEXICON_JSON, **changes.get("lexicon", {})}))

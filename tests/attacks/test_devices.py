@@ -35,7 +35,7 @@ def test_results_have_the_same_bytes_on_any_number_of_devices_and_for_any_batch(
         assert [name for name in names if (both[count] / name).read_bytes() != (both[1] / name).read_bytes()] == []
 
 
-def test_evaluate_counts_the_attacked_images_alike(both, tmp_path):
+def test_evaluate_computes_the_same_results_for_attacked_images(both, tmp_path):
     results = json.loads((both[1] / "attack.json").read_text())["results"]["pixels"]
     attacked, out = both[1] / "attacked_images", tmp_path / "evaluated_pixels"
     command = f"evaluate demo:plain --images {attacked}/images --annotations {attacked}/annotations --out {out}"

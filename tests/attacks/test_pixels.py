@@ -52,7 +52,7 @@ def original():
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("linf", 2.0), ("l2", 40.0), ("l2", 1.2))),
     ],
 )
-def test_8_bit_images_are_whole_and_inside_the_ball(original, norm, radius):
+def test_8_bit_images_have_integer_pixels_inside_the_ball(original, norm, radius):
     start = random_start(jax.random.split(jax.random.key(0), len(original)), original, jnp.float32(radius), norm)
     image = np.asarray(to_8_bits(start, original, jnp.float32(radius), norm))
     assert np.array_equal(image, np.round(image)) and image.min() >= 0 and image.max() <= 255
@@ -97,7 +97,7 @@ def test_apgd_reaches_the_optimum_of_a_linear_model(original, norm, radius):
     assert (norm_of(best.image - original, norm) <= radius + 1e-3).all()
 
 
-def test_random_search_beats_a_gradient_that_is_masked_by_saturation(original):
+def test_random_search_succeeds_if_saturation_masks_the_gradient(original):
     weights = jnp.asarray(np.random.default_rng(3).normal(size=(48, 5)).astype(np.float32))
     target = Target(jnp.eye(5, dtype=jnp.float32), jnp.asarray(np.eye(5, dtype=bool)[[0] * len(original)]))
     ahead = jnp.zeros((1, 5)).at[0, 0].set(1e4)
@@ -129,7 +129,7 @@ def run(model, paths):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", pytest.param("l2", marks=pytest.mark.thorough)])
-def test_success_is_monotone_in_radius_steps_and_restarts(run, norm):
+def test_success_grows_with_radius_steps_and_restarts(run, norm):
     radii = {"linf": (1 / 255, 4 / 255), "l2": (0.05, 1.5)}[norm]
     fooled = {}
     for steps, restarts in RUNS:
@@ -146,7 +146,7 @@ def test_success_is_monotone_in_radius_steps_and_restarts(run, norm):
 
 
 @pytest.mark.slow
-def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
+def test_saved_attacked_images_give_the_reported_counts(run, model, paths):
     records, images = run((2 / 255, 8 / 255), steps=4)
     paths = paths[: len(FEW)]
     attacker = PixelAttacker(model, FEW, paths, PixelAttack((8 / 255,)))
@@ -161,7 +161,7 @@ def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [pytest.param("ce", marks=pytest.mark.thorough), "dlr"])
-def test_other_losses_fool_as_well(run, loss):
+def test_other_losses_fool_about_as_many_images_as_the_margin(run, loss):
     by_loss, by_margin = (run((8 / 255,), steps=3, loss=name)[0] for name in (loss, "margin"))
     right = sum(record["right"] for record in by_margin)
     fooled = [sum(record["smallest"] is not None for record in records) for records in (by_loss, by_margin)]

@@ -19,7 +19,7 @@ def preferred(texts, training=None) -> dict[str, list[float]]:
     return {name: [float(f(ONE, np.array([k]))[0]) for k in range(1, len(texts))] for name, f in scorers.items()}
 
 
-def test_each_baseline_prefers_what_it_says():
+def test_each_baseline_prefers_texts_by_its_definition():
     training = ["a dog on the bed", "the dog on a bed", "a bed", "a cat on a bed"]
     found = preferred(TEXTS, training)
     assert found["shorter"] == [0.5, 0.5, 1.0]
@@ -31,7 +31,7 @@ def test_each_baseline_prefers_what_it_says():
     assert found["bigram"][1] == 1.0
 
 
-def test_training_captions_that_are_asked_about_do_not_count_and_without_any_there_are_no_ngram_models():
+def test_ngram_models_exclude_evaluated_captions_and_need_training_captions():
     others = ["a dog on the bed", "a weapon on the house", "a cat"]
     leaked = [*others, "A dog on a bed.", "a dog on a weapon", "a dog on a weapon"]
     assert preferred(TEXTS, leaked) == preferred(TEXTS, others)
@@ -40,7 +40,7 @@ def test_training_captions_that_are_asked_about_do_not_count_and_without_any_the
 
 @pytest.mark.slow
 @pytest.mark.real_data
-def test_published_texts_can_be_told_apart_without_images(real_data, tmp_path):
+def test_baselines_without_images_recognise_published_altered_texts(real_data, tmp_path):
     """The expected numbers are those of another bigram model: 89.5 (same_concept), 79.7 (SugarCrepe)."""
     captions = json.loads((real_data / "coco" / "captions_train.json").read_text())
     training = tuple(caption for item in captions for caption in item["caption"])

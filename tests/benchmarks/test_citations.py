@@ -41,7 +41,7 @@ def test_software_and_rococo_are_cited_as_in_the_citation_file():
     assert entries["rococo"]["year"] == str(paper["year"]) and entries["rococo"]["url"] == paper["url"]
 
 
-def test_each_paper_of_all_benchmarks_is_cited_once_and_no_author_is_made_up(capsys):
+def test_each_paper_of_all_benchmarks_is_cited_once_without_invented_authors(capsys):
     run_command(benchmarks, "--cite")
     entries = entries_of(capsys.readouterr().out)
     papers = {info.paper for info in known_benchmarks().values() if not info.paper.startswith("none")}
@@ -54,7 +54,7 @@ def test_each_paper_of_all_benchmarks_is_cited_once_and_no_author_is_made_up(cap
     assert entries["whatsup"]["year"] == "2023" and 'What\'s "up" with' in entries["whatsup"]["title"]
 
 
-def test_named_benchmarks_alone_are_cited(capsys):
+def test_only_the_named_benchmarks_are_cited(capsys):
     run_command(benchmarks, "winoground", "--cite")
     entries = entries_of(capsys.readouterr().out)
     assert [*entries] == ["rococo_jax", "winoground"]

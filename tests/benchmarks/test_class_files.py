@@ -24,7 +24,7 @@ def opened(name, images, **settings):
     return find_benchmark(name).open({"images": images}, Settings(**{"templates": ("1",), **settings}))
 
 
-def test_what_is_no_image_among_stimuli_is_passed_over(tmp_path):
+def test_files_that_are_not_images_are_skipped_among_stimuli(tmp_path):
     files = [file for name in CLASSES for file in (f"cue_conflict/{name}/{name}1-dog2.JPG", f"edges/{name}3.png")]
     write_pictures(tmp_path, files, PICTURE)
     (tmp_path / "cue_conflict" / "readme.txt").touch()
@@ -42,13 +42,13 @@ def test_what_is_no_image_among_stimuli_is_passed_over(tmp_path):
         ("cue_conflict", ["other/cat1-dog2.jpg"], "stimuli: found none"),
     ],
 )
-def test_bad_names_are_one_line(tmp_path, benchmark, files, said):
+def test_bad_names_are_reported_in_one_line(tmp_path, benchmark, files, said):
     write_pictures(tmp_path, files, PICTURE)
     refused(re.escape(said), opened, benchmark, tmp_path)
 
 
 @pytest.mark.parametrize(("limit", "counts"), [(0, [3, 3, 3]), (3, [1, 1, 1]), (5, [2, 2, 1])])
-def test_a_limit_takes_as_many_images_of_every_class(limit, counts, tmp_path):
+def test_a_limit_takes_equally_many_images_of_every_class(limit, counts, tmp_path):
     files = [f"{label}/{place}.png" for label in ("cat", "dog", "ship") for place in range(3)]
     write_pictures(tmp_path, files, PICTURE)
     found, again = (opened("cifar10", tmp_path, limit=limit) for _ in range(2))
@@ -77,7 +77,7 @@ HIDDEN = (
 
 
 @pytest.mark.parametrize("hidden", [(), HIDDEN], ids=["visible", "hidden"])
-def test_there_is_one_listing_of_image_files(hidden, tmp_path):
+def test_every_reader_lists_the_same_image_files(hidden, tmp_path):
     """Accept any case of a suffix and links in every kind of folder and tar, and no hidden file."""
     elsewhere, at = tmp_path / "elsewhere", tmp_path / "images"
     write_pictures(at, ["cat/a.png", "cat/deep/b.JPEG", "cat/c.Tif", "dog/a.png"], PICTURE)
@@ -153,6 +153,6 @@ def test_commands_count_files_of_other_kinds(tmp_path, capsys):
         assert capsys.readouterr().err.count(f"{photos}: {COUNTED}\n") == 1, command
 
 
-def test_a_folder_of_files_of_other_kinds_alone_says_so(tmp_path):
+def test_a_folder_without_images_is_refused_with_counts_of_its_other_files(tmp_path):
     write_others(tmp_path)
     refused(re.escape(f"image folder: found no image files ({COUNTED})"), list_images, tmp_path)

@@ -42,7 +42,7 @@ def opened(folder, **settings):
     return open_benchmarks(Settings(**{"templates": ("1",), **settings}), data=folder, names=("classes",))[0]
 
 
-def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
+def test_only_images_of_the_named_benchmarks_are_corrupted(folder):
     write_pictures(folder / "cifar10" / "images", ["cat/0.png", "dog/0.png"], noise(8, 8))
 
     def corrupted(*names):
@@ -56,7 +56,7 @@ def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
     refused("corrupted_benchmarks: found 'rococo'; wanted one of classes, cifar10", corrupted, "rococo")
 
 
-def test_a_table_and_folders_and_json_lines_say_the_same(folder):
+def test_a_table_and_folders_and_json_lines_describe_the_same_classes(folder):
     (task,), at = opened(folder).tasks, folder / "classes"
     assert task.classes == ("cat", "oven", "sea lion") and task.label.tolist() == [1, 0, 0, 2]
     assert opened(folder).texts == ("a picture of a cat.", "a picture of an oven.", "a picture of a sea lion.")
@@ -71,14 +71,14 @@ def test_a_table_and_folders_and_json_lines_say_the_same(folder):
     assert folders.classes == task.classes and folders.label.tolist() == sorted(task.label.tolist())
 
 
-def test_templates_are_eighty_and_each_variant_has_its_own(folder):
+def test_there_are_eighty_templates_and_each_variant_has_its_selection(folder):
     assert len(TEMPLATES) == len(set(TEMPLATES)) == 80 and all(each.count("{}") == 1 for each in TEMPLATES)
     assert [len(templates_of(str(count))) for count in COUNTS] == list(COUNTS)
     shapes = {task.variant: task.prompts.shape for task in opened(folder, templates=("5", "1", "80")).tasks}
     assert shapes == {"clean": (3, 5), "templates_1": (3, 1), "templates_80": (3, 80)}
 
 
-def test_class_vectors_are_means_of_unit_prompts(folder):
+def test_class_embeddings_are_means_of_normalised_prompts(folder):
     benchmark = opened(folder, templates=("5",))
     embeddings, (task,) = embeddings_of(benchmark, logit_scale=3.0), benchmark.tasks
     outcome, classes = task.score(embeddings), unit(embeddings.tables[TEXTS][task.prompts].mean(axis=1))
@@ -89,7 +89,7 @@ def test_class_vectors_are_means_of_unit_prompts(folder):
 
 
 @pytest.mark.parametrize("scale", [3.0, None])
-def test_probabilities_are_of_cosines_times_the_models_own_factor_or_100(folder, scale):
+def test_probabilities_use_cosines_times_the_logit_scale_of_the_model_or_100(folder, scale):
     images, texts = (unit(np.random.default_rng(rows).normal(size=(rows, 5))) for rows in (4, 3))
     give = {"encode_image": lambda some: images[: len(some)], "encode_text": lambda some: texts[: len(some)]}
     model = types.SimpleNamespace(**give, logit_scale=scale)
@@ -98,7 +98,7 @@ def test_probabilities_are_of_cosines_times_the_models_own_factor_or_100(folder,
     assert results["tasks"]["classes"]["clean"]["confidence"] == pytest.approx(100 * p.max(axis=1).mean(), rel=1e-5)
 
 
-def test_corrupted_images_ask_the_clean_task_again(folder):
+def test_the_clean_task_is_repeated_with_corrupted_images(folder):
     benchmark = with_corrupted_images(opened(folder, templates=("1", "5")), ["fog", "contrast"], [1, 3])
     names = [task.variation.name for task in benchmark.tasks]
     assert names == ["clean", "templates_5", "uncorrupted", "fog_1", "fog_3", "contrast_1", "contrast_3"]
@@ -117,7 +117,7 @@ def test_corrupted_images_ask_the_clean_task_again(folder):
         ('{"cat": " ", "oven": "x", "sea_lion": "y"}', "an empty name"),
     ],
 )
-def test_bad_class_names_are_one_line(folder, classes, said):
+def test_bad_class_names_are_reported_in_one_line(folder, classes, said):
     (folder / "classes" / "classes.json").write_text(classes)
     refused(re.escape(said), opened, folder)
 
@@ -133,7 +133,7 @@ def test_bad_class_names_are_one_line(folder, classes, said):
         ([], "at least one"),
     ],
 )
-def test_bad_tables_are_one_line(folder, lines, said):
+def test_bad_tables_are_reported_in_one_line(folder, lines, said):
     write_table(folder, lines)
     refused(re.escape(said), opened, folder)
 
@@ -156,7 +156,7 @@ def write_names(folder, names):
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_users_templates_are_filled_in_as_they_are(tmp_path, ours):
+def test_templates_of_the_user_are_filled_in_unchanged(tmp_path, ours):
     lines = ["a photo of a {}.", "itap of a {}.", " a {} in a video game. ", "the {}.", "a {}s' \u00e9t\u00e9"]
     lines = list(TEMPLATES[:5]) if ours else lines
     (tmp_path / "mine.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -164,13 +164,13 @@ def test_a_users_templates_are_filled_in_as_they_are(tmp_path, ours):
     assert set(texts) == {line.format(name) for line in lines for name in NAMES}  # as OpenAI's notebook, open_clip
 
 
-def test_our_templates_have_articles_that_fit(folder):
+def test_articles_in_shipped_templates_fit_the_class_names(folder):
     articles = dict(zip(NAMES, ("an", "a", "an", "an", "a", "a", "an", "a"), strict=True))
     texts = opened(write_names(folder, NAMES), templates=("1",)).texts
     assert set(texts) == {f"a picture of {article} {name}." for name, article in articles.items()}
 
 
-def test_names_are_used_as_given_and_labels_without_underscores(folder):
+def test_class_names_are_used_unchanged_and_labels_without_underscores(folder):
     named = {"cat": "Felis_catus", "oven": " gas  oven", "sea_lion": "SEA lion"}
     (folder / "classes" / "classes.json").write_text(json.dumps(named))
     (folder / "mine.txt").write_text("{}")
@@ -204,7 +204,7 @@ class LowerCase:
     "names",
     [("Truck", "cat", "dog", "truck "), pytest.param(("missile", "cat", "dog", "missile"), marks=pytest.mark.slow)],
 )
-def test_classes_that_are_one_text_tie_and_one_note_names_them(tmp_path, names, tells_tokens):
+def test_classes_whose_texts_are_equal_to_the_model_tie_and_a_note_names_them(tmp_path, names, tells_tokens):
     (tmp_path / "mine.txt").write_text("{}")
     folder = write_names(tmp_path, names)
     options = {"data": folder, "benchmarks": "classes", "templates": str(tmp_path / "mine.txt")}
@@ -238,12 +238,12 @@ def test_classes_that_are_one_text_tie_and_one_note_names_them(tmp_path, names, 
         (["cat/a.png", "dog/2020/a.png"], "only folders in dog (2020)"),
     ],
 )
-def test_folders_of_splits_are_no_classes(tmp_path, files, said):
+def test_folders_of_splits_are_not_classes(tmp_path, files, said):
     write_pictures(tmp_path / "classes" / "images", files, noise(8, 8))
     refused(said.replace("(", r"\(").replace(")", r"\)"), opened, tmp_path)
 
 
-def test_a_train_among_other_vehicles_is_a_class(tmp_path):
+def test_a_folder_named_train_among_other_vehicles_is_a_class(tmp_path):
     write_pictures(tmp_path / "classes" / "images", ["train/a.png", "bus/a.png", "bus/more/b.png"], noise(8, 8))
     assert opened(tmp_path).tasks[0].classes == ("bus", "train")
 
@@ -259,14 +259,14 @@ def test_a_train_among_other_vehicles_is_a_class(tmp_path):
         ("{0}", "line 1"),
     ],
 )
-def test_a_template_without_its_place_is_refused(tmp_path, text, said):
+def test_a_template_without_a_placeholder_is_refused(tmp_path, text, said):
     (tmp_path / "mine.txt").write_text(text)
     refused(said, templates_of, str(tmp_path / "mine.txt"))
     refused("1, 5, 30, 80", templates_of, "7")
 
 
 @pytest.mark.real_data
-def test_the_real_stimuli_are_read_whole(real_data):
+def test_the_real_stimuli_are_read_completely(real_data):
     info = find_benchmark("cue_conflict")
     benchmark = info.open({"images": real_data / "cue_conflict"}, Settings(templates=("1",)))
     counts = {task.name: len(task.label) for task in benchmark.tasks}

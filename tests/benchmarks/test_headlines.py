@@ -28,7 +28,7 @@ def winoground(tmp_path_factory):
     return planted_winoground(tmp_path_factory.mktemp("winoground"), {"Object": 8, "Relation": 10, "Both": 10})
 
 
-def test_every_benchmark_declares_a_headline_and_its_source():
+def test_every_benchmark_declares_a_headline_metric_and_its_source():
     for name, info in known_benchmarks().items():
         assert info.headline is not None and info.headline.source, name
         assert info.headline.metric in METRICS or name == "choices"
@@ -36,7 +36,7 @@ def test_every_benchmark_declares_a_headline_and_its_source():
         assert info.reader is None or info.reader.headline == info.headline
 
 
-def test_the_documented_headlines_are_the_declared_ones():
+def test_the_documented_headlines_match_the_declared_ones():
     page = (Path(__file__).parents[2] / "docs/reference/headlines.md").read_text()
     for name, info in known_benchmarks().items():
         metric = f"`{info.headline.metric}`" if info.headline.metric else "the first metric"
@@ -44,7 +44,7 @@ def test_the_documented_headlines_are_the_declared_ones():
         assert f"| `{name}` | {what} | {info.headline.pooling} | {info.headline.source} |" in page
 
 
-def test_all_items_lead_where_the_paper_counts_items(winoground):
+def test_the_score_of_all_items_comes_first_if_the_paper_pools_items(winoground):
     results = winoground.results
     variants = results["tasks"]["winoground"]
     assert [*variants] == ["all", "mean", "object", "relation", "both"]
@@ -57,7 +57,7 @@ def test_all_items_lead_where_the_paper_counts_items(winoground):
     assert results["headlines"] == {"winoground": headline}
 
 
-def test_the_interval_over_all_items_is_that_of_a_bootstrap_of_images(winoground):
+def test_the_interval_over_all_items_matches_a_bootstrap_of_images(winoground):
     right = np.concatenate(
         [np.repeat([1.0, 0.0], [won, items - won]) for won, items in ((8, 141), (10, 233), (10, 26))]
     )
@@ -68,7 +68,7 @@ def test_the_interval_over_all_items_is_that_of_a_bootstrap_of_images(winoground
     assert interval == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.5)
 
 
-def test_rows_of_all_parts_have_the_score_of_all_items(winoground):
+def test_rows_of_all_parts_sum_to_the_score_of_all_items(winoground):
     tables = [row_table("winoground", rows, winoground.benchmark) for rows in rows_of_outcomes(winoground.outcomes)]
     frame = per_query_table(tables).to_pandas()
     assert set(frame.part) == {"object", "relation", "both"}
@@ -85,7 +85,7 @@ def test_a_single_part_is_not_pooled(tmp_path):
     assert single["sizes"]["winoground"]["object"] == {"items": 20, "images": 20}
 
 
-def test_absent_parts_are_counted_in_the_sizes(tmp_path):
+def test_sizes_state_how_many_parts_are_present(tmp_path):
     found = planted_winoground(tmp_path, {"Object": 2, "Both": 3}, items={"Object": 5, "Both": 5}).results
     for variant in ("all", "mean"):
         assert found["sizes"]["winoground"][variant] == {"items": 10, "images": 10, "parts": 2, "of_parts": 3}
@@ -102,7 +102,7 @@ def scored(benchmark, **about):
 
 
 @pytest.mark.parametrize("name", further(sorted(FORMS), sorted(FORMS)[::3]))
-def test_the_headline_of_each_form_is_in_its_results(name, tmp_path):
+def test_results_of_each_form_contain_their_headline(name, tmp_path):
     write(FORMS[name], tmp_path)
     results = scored(open_form(name, tmp_path))
     (headline,) = results["headlines"].values()
@@ -112,7 +112,7 @@ def test_the_headline_of_each_form_is_in_its_results(name, tmp_path):
     assert not pooled or next(iter(results["tasks"][name])) in pooled
 
 
-def test_negbench_has_the_accuracy_of_a_file_over_all_of_its_items(tmp_path):
+def test_the_accuracy_of_a_negbench_file_is_over_all_of_its_items(tmp_path):
     templates = ("positive",) * 5 + ("negative",) * 3 + ("hybrid",)
     write_rows("negbench", tmp_path, [{"correct_answer_template": each} for each in templates])
     benchmark = open_form("negbench", tmp_path)
@@ -132,7 +132,7 @@ def random_tables(benchmark):
     return {name: each / np.linalg.norm(each, axis=1, keepdims=True) for name, each in tables.items()}
 
 
-def test_parts_that_ask_different_questions_are_not_pooled(tmp_path):
+def test_parts_with_different_kinds_of_questions_are_not_pooled(tmp_path):
     files = tuple(f"{number}.png" for number in range(6))
     rows = [item(n, "texts", files[n]) for n in range(3)]
     rows += [item(n, "images", *files[2 * n - 6 : 2 * n - 4], texts=("one",)) for n in range(3, 6)]
@@ -145,7 +145,7 @@ def test_parts_that_ask_different_questions_are_not_pooled(tmp_path):
     assert (headline["variant"], headline["metric"]) == ("texts", "ota")
 
 
-def test_a_part_keeps_its_name_and_a_note_says_so(tmp_path):
+def test_a_part_named_all_keeps_its_name_and_a_note_reports_it(tmp_path):
     files = ("0.png", "1.png")
     write_rows("choices", tmp_path, [item(0, "all", files[0]), item(1, "few", files[1])], images=files)
     results = scored(open_form("choices", tmp_path))
@@ -155,7 +155,7 @@ def test_a_part_keeps_its_name_and_a_note_says_so(tmp_path):
     assert note.startswith("choices: no variant over all parts is called 'all'")
 
 
-def test_means_over_kinds_of_corruption_stay_means_of_a_part(tmp_path):
+def test_means_over_kinds_of_corruption_are_computed_within_a_part(tmp_path):
     files = tuple(f"{number}.png" for number in range(4))
     write_rows("choices", tmp_path, [item(n, "few" if n < 2 else "many", files[n]) for n in range(4)], images=files)
     benchmark = with_corrupted_images(open_form("choices", tmp_path), ["fog", "snow"], [3])
@@ -164,7 +164,7 @@ def test_means_over_kinds_of_corruption_stay_means_of_a_part(tmp_path):
     assert sizes["all"] == {"items": 4, "images": 4, "parts": 2} and "all/fog_3" not in sizes
 
 
-def test_baselines_without_images_are_pooled_as_the_results_are(tmp_path):
+def test_baselines_without_images_are_pooled_like_results(tmp_path):
     files = tuple(f"{number}.png" for number in range(4))
     texts = ("a", "a b"), ("a b", "a"), ("a b", "a"), ("a b", "a")
     rows = [item(n, "few" if n < 1 else "many", files[n], texts=texts[n]) for n in range(4)]

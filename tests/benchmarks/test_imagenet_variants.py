@@ -20,7 +20,7 @@ def indices(column):
     return [index for index, each in enumerate(imagenet_classes()) if each[column] == "1"]
 
 
-def test_the_lists_are_the_published_ones():
+def test_the_lists_of_classes_match_the_published_ones():
     classes = imagenet_classes()
     wnids = [each["class"] for each in classes]
     assert len(wnids) == 1000 and wnids == sorted(set(wnids))
@@ -94,7 +94,7 @@ def test_a_model_chooses_among_the_200_classes(tmp_path, benchmark, folder, colu
     assert measured["top1"] == pytest.approx(100 * 200 / 240)
 
 
-def test_folders_of_imagenet_v2_are_ranks_of_wordnet_ids_not_names_in_order(tmp_path):
+def test_folders_of_imagenet_v2_are_numbered_by_the_order_of_wordnet_ids(tmp_path):
     """In the order of names, folder 10 would come after 1; only the number is right."""
     for number in range(1000):
         save(tmp_path / "imagenetv2-matched-frequency-format-val" / str(number), [number if number != 7 else 8])
@@ -103,7 +103,7 @@ def test_folders_of_imagenet_v2_are_ranks_of_wordnet_ids_not_names_in_order(tmp_
 
 
 @pytest.mark.slow
-def test_names_of_the_user_replace_those_of_wordnet(tmp_path):
+def test_class_names_of_the_user_replace_those_of_wordnet(tmp_path):
     names = [f"name {number}" for number in range(1000)]
     for number, each in enumerate(imagenet_classes()):
         save(tmp_path / "sketch" / each["class"], [number])
@@ -126,7 +126,7 @@ def write_objectnet(tmp_path, classes):
     (mappings / "objectnet_to_imagenet_1k.json").write_text(json.dumps(in_imagenet))
 
 
-def test_objectnet_has_the_classes_that_imagenet_has_and_loses_its_red_border(tmp_path):
+def test_objectnet_is_restricted_to_imagenet_classes_and_its_red_border_is_removed(tmp_path):
     """With the border the mean colour, and with it the class, would be another one."""
     write_objectnet(tmp_path, 113)
     assert top1(tmp_path, "objectnet", ByColour([name.lower() for name in OBJECTNET.values()]))["top1"] == 100.0
@@ -134,7 +134,7 @@ def test_objectnet_has_the_classes_that_imagenet_has_and_loses_its_red_border(tm
     assert results["chance"]["objectnet"]["clean"]["top1"] == pytest.approx(100 / 113)
 
 
-def test_objectnet_with_other_mappings_is_one_line(tmp_path, capsys):
+def test_objectnet_with_other_mappings_is_refused_in_one_line(tmp_path, capsys):
     write_objectnet(tmp_path, 112)
     words = f"evaluate demo:plain --data {tmp_path} --benchmarks objectnet --out {tmp_path}/out"
     assert main(words.split()) == 2
@@ -145,7 +145,7 @@ def test_objectnet_with_other_mappings_is_one_line(tmp_path, capsys):
     assert "folder_to_objectnet_label.json" in error
 
 
-def test_another_layout_is_one_line(tmp_path, capsys):
+def test_another_layout_is_refused_in_one_line(tmp_path, capsys):
     for wnid in ("n01443537", "n01440764"):
         save(tmp_path / "imagenet-r" / wnid, [0])
     words = f"evaluate demo:plain --data {tmp_path} --benchmarks imagenet_r --out {tmp_path}/out"

@@ -50,7 +50,7 @@ def test_negated_captions_are_ranked_over_the_same_images(tmp_path):
     assert found["negated"]["drop_points"] == pytest.approx(found["clean"]["r1"] - found["negated"]["r1"])
 
 
-def test_missing_images_shrink_both_sides(tmp_path):
+def test_missing_images_are_removed_from_queries_and_gallery(tmp_path):
     benchmark = opened(tmp_path, images="ab", allow_missing_images=True)
     assert benchmark.images == ("a.jpg", "b.jpg") and "2 of 3" in benchmark.notes[0]
     assert [len(task.queries) for task in benchmark.tasks] == [3, 2, 4, 2]
@@ -69,10 +69,10 @@ def test_missing_images_shrink_both_sides(tmp_path):
         ({"clean": []}, "at least one"),
     ],
 )
-def test_bad_input_is_one_line(lines, said, tmp_path):
+def test_bad_input_is_reported_in_one_line(lines, said, tmp_path):
     refused(re.escape(said), opened, tmp_path, **lines)
 
 
-def test_an_absent_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     folders = {"images": tmp_path, "annotations": tmp_path}
     refused(r"COCO_val_retrieval\.csv.*nothing there", find_benchmark("negbench_retrieval").open, folders, Settings())

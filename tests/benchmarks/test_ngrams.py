@@ -24,7 +24,7 @@ def restated(texts, words, order):
     return sum(math.log(probability(text[i - order + 1 : i], text[i], order)) for i in range(2, len(text)))
 
 
-def test_ngram_model_is_the_formula():
+def test_the_ngram_model_follows_its_formula():
     texts = [plain_words(text) for text in ("a cat on a mat", "a dog on a mat", "the cat sat", "a cat on a mat")]
     words = ("a", "cat", "on", "the", "dog")
     expected = [restated(texts, words, 2), restated(texts, words, 3)]

@@ -39,7 +39,7 @@ def make(photos: Path, *extra: str) -> int:
     return main(["make-benchmark", *map(str, words)])
 
 
-def test_a_benchmark_is_made_whole_and_found_again(photos, capsys):
+def test_a_benchmark_is_created_completely_and_found_again(photos, capsys):
     assert make(photos, "--licence", "CC-BY-4.0") == 0
     assert "75.0% of them with a noun of the lexicon" in capsys.readouterr().out
     data = photos.parent / "DATA"
@@ -63,7 +63,7 @@ def test_a_benchmark_is_made_whole_and_found_again(photos, capsys):
         ranks.fingerprint(), choices.fingerprint()]  # fmt: skip
 
 
-def test_evaluate_makes_the_benchmark_of_make_benchmark_once(photos, monkeypatch, capsys):
+def test_evaluate_creates_the_same_benchmark_as_make_benchmark_and_only_once(photos, monkeypatch, capsys):
     assert make(photos, "--name", "photos") == 0
     root = photos.parent
     monkeypatch.setenv("ROCOCO_CACHE", str(root / "cache"))
@@ -95,7 +95,7 @@ def test_evaluate_makes_the_benchmark_of_make_benchmark_once(photos, monkeypatch
     refused("evaluate: captions: found no images, or also annotations", rococo_jax.evaluate, None, captions=table)
 
 
-def test_a_rotation_that_is_not_applied_is_said_once(photos, capsys):
+def test_a_rotation_that_is_not_applied_is_reported_once(photos, capsys):
     rotated = Image.Exif()
     rotated[0x0112] = 6
     Image.new("RGB", (40, 30)).save(photos / "a.png", exif=rotated)
@@ -103,7 +103,7 @@ def test_a_rotation_that_is_not_applied_is_said_once(photos, capsys):
     assert capsys.readouterr().err.count("1 of 3 images have an EXIF rotation, which is not applied") == 1
 
 
-def test_what_would_mix_two_benchmarks_is_refused(photos, refusal):
+def test_settings_that_would_mix_two_benchmarks_are_refused(photos, refusal):
     words = ["make-benchmark", "--images", photos, "--captions", f"{photos}.csv", "--out", photos.parent / "DATA"]
     assert make(photos) == 0 and make(photos) == 0
     for extra, said in (
@@ -116,7 +116,7 @@ def test_what_would_mix_two_benchmarks_is_refused(photos, refusal):
     assert "image 'b.png': found changed since" in refusal(*words)
 
 
-def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
+def test_two_benchmarks_of_one_task_cannot_be_requested_together(photos, capsys):
     for name in ("mine", "other"):
         assert make(photos, "--name", name) == 0
     data = photos.parent / "DATA"
@@ -128,7 +128,7 @@ def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
     refused(said, open_benchmarks, SETTINGS, data=data, names=["mine", "other"])
 
 
-def test_folders_are_at_their_places_in_the_layout_or_where_the_user_says(tmp_path, refusal):
+def test_folders_are_found_in_the_layout_or_where_the_user_specifies(tmp_path, refusal):
     write(FORMS["valse"], tmp_path / "sets" / "valse")
     (tmp_path / "coco" / "images").mkdir(parents=True)
     command = ["evaluate", "demo:plain", "--data", str(tmp_path), "--benchmarks", "valse", "--out", str(tmp_path / "o")]
@@ -139,13 +139,13 @@ def test_folders_are_at_their_places_in_the_layout_or_where_the_user_says(tmp_pa
     assert places == {"images": tmp_path / "coco/images", "annotations": tmp_path / "sets" / "valse"}
 
 
-def test_a_benchmarks_name_stands_for_the_folder_of_its_annotations_or_for_its_only_one():
+def test_a_folder_given_for_a_benchmark_is_that_of_its_annotations_or_its_only_one():
     given = {"sugarcrepe": Path("s"), "cifar10": Path("c"), "coco/images": Path("i")}
     pairs, classes = (layout_folders(find_benchmark(name), Path(), given) for name in ("sugarcrepe", "cifar10"))
     assert pairs == {"images": Path("i"), "annotations": Path("s")} and classes == {"images": Path("c")}
 
 
-def test_all_variants_are_altered_at_once_as_one_by_one(photos):
+def test_altering_all_variants_at_once_gives_the_same_captions_as_one_by_one(photos):
     words = ["alter-captions", "demo:plain", "--captions", f"{photos}.csv", "--select", "random", "--seed", "3"]
     out = photos.parent / "altered"
     assert main([*words, "--variant", "all", "--out", str(out)]) == 0
@@ -155,7 +155,7 @@ def test_all_variants_are_altered_at_once_as_one_by_one(photos):
 
 
 @pytest.mark.parametrize("command", ["make-benchmark", "alter-captions"])
-def test_the_lexicon_of_the_drawn_scenes_has_a_name(command, photos, monkeypatch):
+def test_the_lexicon_of_the_drawn_scenes_can_be_selected_by_name(command, photos, monkeypatch):
     # As in a new process, in which nothing has imported the demo.
     for name in ("rococo_jax.demo", "rococo_jax.demo.captions"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -174,7 +174,7 @@ def test_the_influence_of_a_model_shows_its_progress(photos, monkeypatch, capsys
     assert re.search(r"^influence: 4 of 4 captions", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_a_misspelt_name_of_a_benchmark_of_your_own_gets_a_suggestion(photos):
+def test_a_misspelt_name_of_a_benchmark_of_the_user_gets_a_suggestion(photos):
     assert make(photos) == 0
     data = photos.parent / "DATA"
     message = r"'mine_choice'; wanted one of the \d+ that `rococo benchmarks --data DIR` lists"

@@ -61,7 +61,7 @@ def assert_figures(outcome, of_pairs) -> None:
     assert [found[name] for name in names] == pytest.approx(list(values), abs=1e-9)
 
 
-def test_altered_captions_are_asked_with_all_other_images(tables):
+def test_altered_captions_are_compared_on_all_other_images(tables):
     images, texts = tables.tables[ORIGINALS], tables.tables[TEXTS]
     d = images @ (texts[: CAPTIONS - 1] - texts[CAPTIONS:-1]).T
     found = altered_captions().score(tables)
@@ -71,7 +71,7 @@ def test_altered_captions_are_asked_with_all_other_images(tables):
     assert run.entries("grounding", run.sums).tolist() == np.bincount(np.arange(CAPTIONS - 1) // EACH).tolist()
 
 
-def test_captions_of_both_mixed_images_are_no_wrong_partners(tables):
+def test_captions_of_both_mixed_images_are_not_unrelated(tables):
     d = tables.tables[TEXTS][:CAPTIONS] @ (tables.tables[ORIGINALS] - tables.tables["mixed"]).T
     owner = np.arange(CAPTIONS) // EACH
     of_pairs = [
@@ -82,7 +82,7 @@ def test_captions_of_both_mixed_images_are_no_wrong_partners(tables):
     assert_figures(mixed_images().score(tables), of_pairs)
 
 
-def test_captions_are_asked_about_corrupted_images_beside_uncorrupted_ones(tables):
+def test_captions_are_compared_on_corrupted_and_uncorrupted_images(tables):
     image, caption, owner = np.arange(IMAGES), np.arange(CAPTIONS), np.arange(CAPTIONS) // EACH
     captions, images = Rows.of(TEXTS, caption), Rows.of(ORIGINALS, image)
     clean = RankTask("text_to_image", "clean", captions, images, owner, image, np.zeros(IMAGES, bool))
@@ -93,7 +93,7 @@ def test_captions_are_asked_about_corrupted_images_beside_uncorrupted_ones(table
     assert not any("grounding" in task.score(tables).counted.metrics for task in (clean, uncorrupted))
 
 
-def test_a_matrix_of_similarities_gives_the_same(tables):
+def test_a_matrix_of_similarities_gives_the_same_results_as_embeddings(tables):
     similarities = tables.tables[ORIGINALS] @ tables.tables[TEXTS].T
     task = altered_captions()
     found = task.score_by_pairs(MatrixScores({ORIGINALS: similarities}))
@@ -109,7 +109,7 @@ def choice(item_images, right, names=tuple(range(IMAGES))) -> ChoiceTask:
     return ChoiceTask("sugarcrepe", "swap", ids, images, names, item_images[:, None], texts, match, names[item_images])
 
 
-def test_items_of_a_choice_are_asked_with_all_images_of_the_benchmark(tables):
+def test_items_of_a_choice_are_compared_on_all_images_of_the_benchmark(tables):
     items, image = np.arange(20), np.random.default_rng(1).integers(0, 4, 20)
     task, texts, of_pairs = choice(image, items), tables.tables[TEXTS], []
     for item in sorted([*items, *items[1::2]]):
@@ -120,7 +120,7 @@ def test_items_of_a_choice_are_asked_with_all_images_of_the_benchmark(tables):
     assert (right.index.tolist(), wrong.index[0], group[0]) == (sorted([*items, *items[1::2]]), CAPTIONS, image[0])
 
 
-def test_a_crop_has_the_crops_of_other_images_alone_as_wrong_partners(tables):
+def test_unrelated_images_of_a_crop_are_crops_of_other_images(tables):
     names, items = np.array([0, 0, 1, 2, 2, 2, 3, 4, 4]), np.arange(0, 18, 2)
     d = tables.tables[ORIGINALS] @ (tables.tables[TEXTS][items] - tables.tables[TEXTS][items + CAPTIONS]).T
     found = choice(np.arange(IMAGES), items, names).score(tables)
@@ -129,7 +129,7 @@ def test_a_crop_has_the_crops_of_other_images_alone_as_wrong_partners(tables):
 
 
 @pytest.mark.parametrize("make", [altered_captions, mixed_images])
-def test_unseen_queries_of_a_ranking_keep_their_pairs_and_all_unrelated_queries(tables, make):
+def test_unseen_queries_of_a_ranking_keep_their_pairs_and_every_unrelated_query(tables, make):
     whole = make().score(tables)
     (rows,) = rows_of_outcomes([whole], [whole.of.query_group % 2 == 1])
     images = whole.of.pairs.group[whole.differences.pair]
@@ -144,7 +144,7 @@ def test_unseen_items_of_a_choice_keep_their_pairs(tables):
     assert rows.on_unseen_images().counted.values() == alone.counted.values()
 
 
-def test_one_image_alone_has_a_note_in_place_of_figures(tables):
+def test_a_single_image_gets_a_note_instead_of_numbers(tables):
     task = altered_captions()
     only = np.flatnonzero(task.gallery_group == 0)
     alone = dataclasses.replace(
@@ -159,7 +159,7 @@ def test_one_image_alone_has_a_note_in_place_of_figures(tables):
     ]
 
 
-def test_a_choice_of_too_many_items_and_images_has_a_note_in_place_of_figures(tables, monkeypatch):
+def test_a_choice_with_too_many_items_and_images_gets_a_note_instead_of_numbers(tables, monkeypatch):
     items = np.arange(4)
     task = choice(items, items)
     monkeypatch.setattr(choices, "MOST_DIFFERENCES", len(task.ids) * len(task.images) - 1)

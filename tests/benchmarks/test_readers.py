@@ -53,12 +53,12 @@ def item(number, part, *images, texts=("one", "two"), match=((0, 0),)):
     return {"id": str(number), "part": part, "images": images, "texts": list(texts), "match": list(match)}
 
 
-def test_every_reader_has_a_form_here():
+def test_every_reader_has_a_test_form():
     assert set(FORMS) == {info.name for info in known_benchmarks().values() if info.reader is not None}
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_published_form_becomes_items(name, tmp_path):
+def test_the_published_form_is_converted_to_items(name, tmp_path):
     write(FORMS[name], tmp_path)
     assert find_benchmark(name).recognises(tmp_path)
     benchmark = open_form(name, tmp_path)
@@ -75,7 +75,7 @@ def test_the_published_form_becomes_items(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", further(READERS, READERS[::3]))
-def test_the_plain_form_says_the_same(name, tmp_path):
+def test_the_plain_form_gives_the_same_items(name, tmp_path):
     write(FORMS[name], tmp_path / "published")
     info = find_benchmark(name)
     tables, _, records = info.reader.read(tmp_path / "published", info.files)
@@ -129,7 +129,7 @@ BOX = ("bbox_x", "bbox_y", "bbox_w", "bbox_h")
 
 
 @pytest.mark.parametrize("box", [(-3, -2, 20, 18), (25, 20, 15, 19), (-5, -5, 60, 50)])
-def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(box, tmp_path):
+def test_a_box_that_crosses_the_border_is_clipped_as_in_the_published_code(box, tmp_path):
     write_rows("aro", tmp_path, [dict(zip(BOX, box, strict=True))])
     Image.new("RGBA", (40, 30), (200, 0, 0, 255)).save(tmp_path / "images" / "7.jpg", "PNG")
     crop = next(open_form("aro", tmp_path).image_sets["crops"].read([0]))
@@ -140,7 +140,7 @@ def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(box, tm
 
 
 @pytest.mark.parametrize("box", [(-30, 3, 20, 18), (2, 40, 9, 9), (-99, -99, 220, 220)])
-def test_a_box_whose_middle_is_outside_is_refused(box, tmp_path):
+def test_a_box_whose_centre_is_outside_of_the_image_is_refused(box, tmp_path):
     write_rows("aro", tmp_path, [dict(zip(BOX, box, strict=True))])
     refused("of 40 x 30 pixels; wanted a box with its centre inside the image", open_form, "aro", tmp_path)
 
@@ -149,7 +149,7 @@ CASES = [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name in READ
 
 
 @pytest.mark.parametrize(("name", "change", "said"), CASES)
-def test_bad_input_is_one_line(name, change, said, tmp_path):
+def test_bad_input_is_reported_in_one_line(name, change, said, tmp_path):
     write(FORMS[name], tmp_path, change)
     refused(re.escape(said), open_form, name, tmp_path)
 
@@ -172,12 +172,12 @@ def test_bad_input_is_one_line(name, change, said, tmp_path):
         ({"scene": " "}, "scene: found ' '"),
     ],
 )
-def test_plain_items_that_do_not_fit(change, said, tmp_path):
+def test_inconsistent_plain_items_are_refused(change, said, tmp_path):
     write_rows("choices", tmp_path, [change])
     refused(f"item.*{re.escape(said)}", open_form, "choices", tmp_path)
 
 
-def test_a_part_asks_one_kind_of_question(tmp_path):
+def test_all_questions_of_a_part_are_of_one_kind(tmp_path):
     write_rows("choices", tmp_path, [{}, item("y", "mine", "a.jpg")])
     refused("one kind of question in a part", open_form, "choices", tmp_path)
     write_rows("choices", tmp_path, [{}, {"id": "y", "templates": ["a {}."]}])
@@ -197,7 +197,7 @@ def test_items_of_several_sizes_are_padded(tmp_path):
     assert np.isnan(outcome.scores.scores).sum() == 3
 
 
-def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
+def test_results_of_each_part_have_a_mean_over_kinds_of_corruption(tmp_path):
     files = tuple(f"{number}.png" for number in range(12))
     write_rows("choices", tmp_path, [item(n, "few" if n < 4 else "many", files[n]) for n in range(12)], images=files)
     benchmark = with_corrupted_images(open_form("choices", tmp_path), ["fog", "snow", "frost"], [3])
@@ -218,7 +218,7 @@ def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
     }  # fmt: skip
 
 
-def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
+def test_a_limit_takes_items_of_every_part_in_turn(tmp_path):
     names = [
         (f"{part}{number}", part) for part, count in (("many", 5), ("few", 2), ("some", 3)) for number in range(count)
     ]
@@ -333,7 +333,7 @@ def of_random_vectors(benchmark, seed=0):
 
 
 @pytest.mark.parametrize("name", ["bivlc", "colorswap", "vismin"])
-def test_images_inside_parquet_tables_are_read_as_they_are(name, tmp_path):
+def test_images_inside_parquet_tables_are_read_unchanged(name, tmp_path):
     rows = pack(tmp_path, name)
     info = find_benchmark(name)
     assert info.recognises(tmp_path)
@@ -359,12 +359,12 @@ def test_images_inside_parquet_tables_are_read_as_they_are(name, tmp_path):
         (1, {"caption": None}, "item test-00000-of-00002/1: caption: found None"),
     ],
 )
-def test_bad_parquet_tables_are_one_line(row, change, said, tmp_path):
+def test_bad_parquet_tables_are_reported_in_one_line(row, change, said, tmp_path):
     pack(tmp_path, "bivlc", change=lambda rows: rows[row].update(change))
     refused(said, lambda: list(open_form("bivlc", tmp_path).image_sets["originals"].read(range(10))))
 
 
-def test_a_damaged_parquet_table_is_one_line(tmp_path):
+def test_a_damaged_parquet_table_is_reported_in_one_line(tmp_path):
     pack(tmp_path, "bivlc")
     (tmp_path / "data" / "test-00001-of-00002.parquet").write_bytes(b"PAR1 and no more")
     refused("a complete Parquet file", open_form, "bivlc", tmp_path)
@@ -416,7 +416,7 @@ def test_vismin_pairs_text_0_with_image_0_as_the_published_metric_does(tmp_path)
         assert task.score(Embeddings({"originals": images, TEXTS: texts})).counted.values()["group_score"] == 100.0
 
 
-def test_mmvp_asks_with_the_published_prefix_and_pairs_of_images(tmp_path):
+def test_mmvp_uses_the_published_prefix_and_pairs_of_images(tmp_path):
     rows = [{"Question ID": str(n), "Statement": f"statement {n}"} for n in range(1, 21)]
     write_rows("mmvp", tmp_path, rows, images=tuple(f"Color & Look/{n}.jpg" for n in range(1, 21)))
     benchmark = open_form("mmvp", tmp_path)
@@ -432,7 +432,7 @@ def test_mmvp_asks_with_the_published_prefix_and_pairs_of_images(tmp_path):
     assert results["color_and_look"]["image_score"] == pytest.approx(100 * np.mean(right)) and 0 < np.mean(right) < 1
 
 
-def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
+def test_spec_has_the_published_accuracy_of_each_direction(tmp_path):
     images, random, expected = set(), np.random.default_rng(5), {}
     for subset, count in (("count", 4), ("existence", 2)):
         (tmp_path / subset).mkdir()
@@ -488,7 +488,7 @@ def scam_vectors(benchmark, seed=2):
     return Embeddings(tables), is_right
 
 
-def test_scam_is_scored_with_the_mean_vector_of_the_published_templates(tmp_path):
+def test_scam_is_scored_with_the_mean_embedding_of_the_published_templates(tmp_path):
     rows = scam_form(tmp_path)
     benchmark = open_form("scam", tmp_path)
     assert len(set(TEMPLATES)) == 32 and all(template.count("{}") == 1 for template in TEMPLATES)
@@ -526,7 +526,7 @@ def test_scam_reports_the_drop_with_an_interval_on_the_same_scenes(tmp_path):
     assert len(set.union(*units)) == 30 and len(set.intersection(*units)) == 28
 
 
-def test_a_text_of_several_prompts_has_the_mean_of_their_scores_where_pairs_are_scored(tmp_path):
+def test_pair_scorers_average_the_scores_of_several_prompts_of_a_text(tmp_path):
     rows = scam_form(tmp_path)
     benchmark = open_form("scam", tmp_path)
     matrix = np.random.default_rng(4).standard_normal((len(benchmark.images), len(benchmark.texts)))
@@ -542,7 +542,7 @@ def test_a_text_of_several_prompts_has_the_mean_of_their_scores_where_pairs_are_
         assert outcome.counted.values()["ota"] == pytest.approx(100 * np.mean(right))
 
 
-def test_half_truths_are_the_published_ht_and_cor(tmp_path):
+def test_half_truth_metrics_match_the_published_ht_and_cor(tmp_path):
     data, rows = io.BytesIO(), []
     for file in ("coco_qwen", "cc3m_qwen"):
         for number in range(20):
@@ -571,7 +571,7 @@ def test_half_truths_are_the_published_ht_and_cor(tmp_path):
 
 
 @pytest.mark.slow
-def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
+def test_whatsup_pairs_and_sets_match_the_published_ones(tmp_path):
     names = [f"data/{one}_{how}_{other}.jpeg" for one, other in (("mug", "plate"), ("cap", "arm-chair"), ("a", "b"))
              for how in ("left_of", "right_of", "on", "under")]  # fmt: skip
 
@@ -590,7 +590,7 @@ def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
         assert outcome.counted.values()["sets_right"] == 100 * np.mean([right[3:7].all(), right[7:].all()])
 
 
-def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path):
+def test_aro_averages_over_relations_and_frequent_pairs_of_attributes(tmp_path):
     relations = ["on"] * 5 + ["in"] + ["near"] * 3
     attributes = [["red", "old"]] * 24 + [["red", "old", "big"]] + [["old", "red"]] * 24
     for kind, labels in (("relation", relations), ("attribution", attributes)):
@@ -635,7 +635,7 @@ def test_hard_positives_must_be_aligned(tmp_path):
     refused("found 2; wanted 1, as in", open_form, "hard_positives", tmp_path)
 
 
-def test_without_images_the_texts_are_compared_alone(tmp_path):
+def test_texts_alone_are_compared_if_there_are_no_images(tmp_path):
     write(FORMS["hard_positives"], tmp_path)
     info = find_benchmark("hard_positives")
     benchmark = info.open({"images": tmp_path / "none", "annotations": tmp_path}, Settings())
@@ -646,7 +646,7 @@ def test_without_images_the_texts_are_compared_alone(tmp_path):
     assert task.score(Embeddings({TEXTS: vectors[[0, 2, 1]]})).counted.values() == {"tot": 0.0, "ties": 0.0}
 
 
-def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
+def test_a_benchmark_of_texts_alone_is_evaluated_and_reported(tmp_path, capsys):
     write(FORMS["hard_positives"], tmp_path / "data" / "hard_positives")
     (tmp_path / "m.py").write_text(
         "import numpy as np\n"
@@ -731,7 +731,7 @@ def test_a_bad_row_of_a_table_of_choices_is_named(table, message, tmp_path):
         pytest.param("hard_positives", 27443, 8041, marks=pytest.mark.thorough),
     ],
 )
-def test_the_published_files_are_read_whole(name, items, images, real_data):
+def test_the_published_files_are_read_completely(name, items, images, real_data):
     texts_alone = name == "hard_positives"
     folders = {"images": real_data / "coco" / ("none" if texts_alone else "images")}
     folders["annotations"] = real_data / "compositionality" / name
@@ -739,7 +739,7 @@ def test_the_published_files_are_read_whole(name, items, images, real_data):
     assert sum(len(task.ids) for task in benchmark.tasks) == items and len(benchmark.images) == images
 
 
-def test_verify_reports_what_is_odd_about_items(tmp_path, capsys):
+def test_verify_reports_oddities_of_items(tmp_path, capsys):
     def change(rows):
         rows += [
             {**rows[0], "id": "tie", "images": [{"file": "a.jpg"}, {"file": "b.jpg"}], "texts": ["one", "one"]},

@@ -87,7 +87,7 @@ def web(monkeypatch):
 
 
 @pytest.mark.parametrize("name", further(NAMES, NAMES[::3]))
-def test_what_is_fetched_is_what_the_reader_reads(name, web, tmp_path, monkeypatch, capsys):
+def test_readers_can_read_the_files_that_are_fetched(name, web, tmp_path, monkeypatch, capsys):
     info = registry.find_benchmark(name)
     lay(info, tmp_path / "hand", tmp_path / "scratch")
     shared, served = {}, []
@@ -106,7 +106,7 @@ def test_what_is_fetched_is_what_the_reader_reads(name, web, tmp_path, monkeypat
     assert main(command) == 0 and len(web.asked) == requests
 
 
-def test_the_commands_say_what_comes_before_they_ask_anybody(tmp_path, capsys, refusal):
+def test_the_fetch_command_lists_files_and_licences_before_any_request(tmp_path, capsys, refusal):
     data = str(tmp_path)
     assert main(["fetch", "winoground", "imagecode", "--data", data, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -120,7 +120,7 @@ def test_the_commands_say_what_comes_before_they_ask_anybody(tmp_path, capsys, r
     assert [sizes[name] for name in ("rococo", "imagecode", "aro")] == ["about 6.7 GB", "over 321 kB", "size not known"]
 
 
-def test_every_row_has_a_place_in_the_layout_of_its_benchmarks():
+def test_every_fetched_file_is_part_of_the_layout_of_its_benchmark():
     known = registry.known_benchmarks()
     for each, benchmarks, source in read_sources():
         assert (benchmarks and source and each.sha256 is None) or len(each.sha256) == 64
@@ -128,7 +128,7 @@ def test_every_row_has_a_place_in_the_layout_of_its_benchmarks():
             assert f"{each.to}/".startswith(f"{known[name].folders[each.role]}/") and each in known[name].downloads
 
 
-def test_the_page_names_the_benchmarks_that_are_fetched():
+def test_the_documentation_lists_the_benchmarks_that_can_be_fetched():
     table = (
         (CHECKOUT / "docs/how-to/get-data.md").read_text().partition("| benchmark | what comes")[2].partition("\n\n")[0]
     )

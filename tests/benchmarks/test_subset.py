@@ -96,7 +96,7 @@ def cut(data: Path, folder: Path) -> Path:
     return folder
 
 
-def test_retrieval_has_the_numbers_of_annotations_cut_by_hand(data, tmp_path):
+def test_retrieval_on_a_list_equals_retrieval_on_annotations_cut_by_hand(data, tmp_path):
     by_hand = cut(data, tmp_path / "cut")
     for path in (by_hand / "rococo" / "annotations").iterdir():
         items = [each for each in json.loads(path.read_text()) if each["image"] in LISTED]
@@ -118,7 +118,7 @@ def test_retrieval_has_the_numbers_of_annotations_cut_by_hand(data, tmp_path):
     assert everything["comparable"] != subset["fingerprint"]["comparable"]
 
 
-def test_choices_have_the_numbers_of_items_cut_by_hand(data, tmp_path):
+def test_choices_on_a_list_equal_choices_on_items_cut_by_hand(data, tmp_path):
     chosen = {("one", "0"), ("one", "1"), ("one", "2"), ("one", "3"), ("two", "3"), ("both", "both 2")}
     chosen |= {("both", "both 3")}  # by its first image
     items = [each for each in ITEMS if (each["part"], each["id"]) in chosen]
@@ -136,7 +136,7 @@ def test_choices_have_the_numbers_of_items_cut_by_hand(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_classes_have_the_rows_and_the_ras_of_the_listed_images_in_all_results(data, tmp_path):
+def test_classes_on_a_list_have_the_rows_and_accuracies_of_the_listed_images(data, tmp_path):
     file = listed_in(tmp_path, IN_CLASSES)
     settings = {"corruptions": ("fog", "contrast"), "severities": 5, "out_images": {"other": data / "out_images"}}
     results = {}
@@ -172,7 +172,7 @@ def ras(before: pandas.DataFrame, after: pandas.DataFrame) -> float:
     return float(np.mean(a_after - a_before - np.abs(u_after - u_before)))
 
 
-def test_a_list_has_three_forms_and_its_hash_depends_on_neither_order_nor_form(data, tmp_path):
+def test_the_hash_of_a_list_does_not_depend_on_its_order_or_form(data, tmp_path):
     (tmp_path / "a").write_text("".join(f"{key}\r\n" for key in LISTED))
     (tmp_path / "b").write_text(json.dumps(LISTED[::-1]))
     chosen = [{"image": key, "inconsistency": 1.0} for key in LISTED]
@@ -198,13 +198,13 @@ def test_a_list_has_three_forms_and_its_hash_depends_on_neither_order_nor_form(d
         ('["02.png"', "JSON"),
     ],
 )
-def test_other_lists_are_refused_in_one_line(content, message, data, tmp_path):
+def test_invalid_lists_are_refused_in_one_line(content, message, data, tmp_path):
     (tmp_path / "list").write_text(content)
     settings = Settings(only=(str(tmp_path / "list"),), mixed_galleries=())
     refused(f"list: {message}", open_benchmarks, settings, data=data, names=["rococo"])
 
 
-def test_keys_of_items_are_not_guessed(data, tmp_path):
+def test_ambiguous_and_unknown_keys_of_items_are_refused(data, tmp_path):
     def opened(*keys: str):
         return open_benchmarks(Settings(only=(listed_in(tmp_path, [*keys]),)), data=data, names=["choices"])
 
@@ -212,7 +212,7 @@ def test_keys_of_items_are_not_guessed(data, tmp_path):
     refused("found 1 of 2 that the benchmark does not have, the first 'two/9'", opened, "two/9", "0.png")
 
 
-def test_lists_of_several_benchmarks_have_their_names(data, tmp_path, expect_refusal, capsys):
+def test_lists_for_several_benchmarks_name_their_benchmarks(data, tmp_path, expect_refusal, capsys):
     images, items = listed_in(tmp_path / "i", LISTED), listed_in(tmp_path / "c", IN_ITEMS)
     command = f"evaluate {data}/tiny --data {data} --benchmarks rococo,choices --out {tmp_path}/out --no-report --quiet"
     command += " --mixed-galleries none --no-cache"
@@ -259,7 +259,7 @@ def test_results_on_a_list_are_neither_resumed_nor_compared_with_others(data, tm
     assert page.count(f"5 of 12 images, listed in {same}") >= 1
 
 
-def test_a_reader_that_cannot_select_is_not_evaluated_on_everything(data, tmp_path, monkeypatch):
+def test_a_list_is_refused_if_the_reader_cannot_select_items(data, tmp_path, monkeypatch):
     from rococo_jax.benchmarks.benchmark import find_benchmark
     from rococo_jax.benchmarks.choices.reader import open_choices
 
@@ -273,7 +273,7 @@ def test_a_reader_that_cannot_select_is_not_evaluated_on_everything(data, tmp_pa
     refused("choices: only: found .*list.txt; wanted no list", open_benchmarks, settings, data=data, names=["choices"])
 
 
-def test_embeddings_from_elsewhere_are_scored_on_a_list(data, tmp_path, expect_refusal):
+def test_stored_embeddings_are_scored_on_a_list(data, tmp_path, expect_refusal):
     file = listed_in(tmp_path, LISTED)
     expected = evaluate(data, "rococo", only=file, mixed_galleries=())
     encoder, images = tiny_encoder(), [f"{number:02}.png" for number in range(IMAGES)]
@@ -303,7 +303,7 @@ def test_lists_may_be_json_lines_and_objects(text, tmp_path):
     assert [*read_subset(tmp_path / "list.jsonl").keys] == ["a.png", "b.png"]
 
 
-def test_a_list_of_names_in_place_of_files_is_called_one(data):
+def test_a_list_of_names_instead_of_files_is_recognised(data):
     names = [f"{number:02}.png" for number in range(3)]
     said = "only: found 3 entries for 1, such as '00.png', which is no file; wanted a file for each benchmark"
     refused(said, open_benchmarks, Settings(only=tuple(names)), data=data, names=("classes",))

@@ -72,7 +72,7 @@ def accuracy(model: Path, data: Path, part: str) -> float:
 
 
 @pytest.mark.slow
-def test_accuracy_is_that_of_an_independent_count(model, data, evaluated):
+def test_the_accuracy_matches_an_independent_count(model, data, evaluated):
     results = json.loads((evaluated / "results.json").read_text())
     found = results["tasks"]["sugarcrepe"]
     expected = {part: accuracy(model, data, part) for part in ("replace_rel", "swap_att")}
@@ -84,7 +84,7 @@ def test_accuracy_is_that_of_an_independent_count(model, data, evaluated):
         assert 0 <= low <= metrics["ota"] <= high <= 100
 
 
-def test_the_report_the_csv_and_the_rows_have_the_choices(evaluated):
+def test_the_report_the_csv_file_and_the_rows_contain_the_choices(evaluated):
     assert "sugarcrepe" in (evaluated / "report.html").read_text().lower()
     with (evaluated / "report.csv").open() as file:
         assert any("sugarcrepe" in row for row in csv.reader(file))
@@ -96,7 +96,7 @@ def test_the_report_the_csv_and_the_rows_have_the_choices(evaluated):
     assert all(row["chosen"] is None and row["rank"] >= 1 for row in ranked)
 
 
-def test_one_benchmark_by_its_two_folders(model, data, evaluated, tmp_path):
+def test_a_benchmark_can_be_given_by_its_two_folders(model, data, evaluated, tmp_path):
     folders = ["--images", str(data / "coco" / "images"), "--annotations", str(data / "sugar_crepe")]
     assert main(["evaluate", str(model), *folders, "--tasks", "sugarcrepe", "--out", str(tmp_path), "--no-cache"]) == 0
     alone, both = (json.loads((out / "results.json").read_text()) for out in (tmp_path, evaluated))
@@ -104,7 +104,7 @@ def test_one_benchmark_by_its_two_folders(model, data, evaluated, tmp_path):
     assert alone["intervals"]["sugarcrepe"] == both["intervals"]["sugarcrepe"]
 
 
-def test_corrupted_images_are_asked_part_by_part(data):
+def test_corrupted_images_are_evaluated_part_by_part(data):
     settings = Settings(corruptions=("fog",), severities=(3,))
     (benchmark,) = open_benchmarks(settings, images=data / "coco" / "images", annotations=data / "sugar_crepe")
     variants = [task.variation.name for task in benchmark.tasks]
@@ -113,7 +113,7 @@ def test_corrupted_images_are_asked_part_by_part(data):
     assert {task.baseline for task in benchmark.tasks if task.corruption == "fog"} == set(variants[2:4])
 
 
-def test_the_command_lists_the_benchmarks_and_what_is_there(data, capsys):
+def test_the_command_lists_benchmarks_and_which_of_their_files_exist(data, capsys):
     assert main(["benchmarks", "--data", str(data)]) == 0
     lines = capsys.readouterr().out.splitlines()
     words = {line.split()[0]: line.split()[1:] for line in lines if line and not line.startswith("rococo benchmarks")}
@@ -148,12 +148,12 @@ def test_bad_items_are_refused_in_one_line(model, data, tmp_path, refusal, times
         (["--images", "x"], "found images and data; wanted --data, or --images and --annotations"),
     ],
 )
-def test_unknown_names_are_refused_with_the_nearest(model, data, tmp_path, refusal, words, said):
+def test_unknown_names_are_refused_with_the_nearest_name(model, data, tmp_path, refusal, words, said):
     assert said in refusal("evaluate", model, "--data", data, "--out", tmp_path / "never", *words)
     assert not (tmp_path / "never").exists()
 
 
-def test_a_missing_folder_is_one_clear_line(model, tmp_path, refusal):
+def test_a_missing_folder_is_reported_in_one_line(model, tmp_path, refusal):
     (tmp_path / "coco" / "images").mkdir(parents=True)
     command = ["evaluate", model, "--data", tmp_path, "--out", "never"]
     error = refusal(*command, "--benchmarks", "sugarcrepe")
@@ -161,7 +161,7 @@ def test_a_missing_folder_is_one_clear_line(model, tmp_path, refusal):
     assert "benchmarks: found none with all files" in refusal(*command)
 
 
-def test_the_registry_has_each_name_once():
+def test_the_registry_contains_each_name_once():
     info = find_benchmark("sugarcrepe")
     assert register(info) is info and set(PARTS) == {Path(name).stem for name in info.files}
     with pytest.raises(ValueError, match="two benchmarks"):
@@ -171,7 +171,7 @@ def test_the_registry_has_each_name_once():
 
 
 @pytest.mark.real_data
-def test_the_published_files_are_read_whole(real_data):
+def test_the_published_files_are_read_completely(real_data):
     settings = Settings(allow_missing_images=True)
     folders = {"images": real_data / "coco" / "images", "annotations": real_data / "compositionality" / "sugar_crepe"}
     (benchmark,) = open_benchmarks(settings, **folders)

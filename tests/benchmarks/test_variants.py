@@ -22,12 +22,12 @@ VARIANTS = {
 
 @pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_name_is_rendered_from_the_fields_and_the_fields_are_read_back_from_json(name, unseen):
+def test_names_of_variants_are_made_from_their_fields_and_fields_survive_json(name, unseen):
     variant = dataclasses.replace(VARIANTS[name], unseen=unseen)
     assert variant.name == name + "/unseen" * unseen and variant.whole == name
     assert Variant.of(variant.fields) == variant
     assert variant.is_clean == (name == "clean") and variant.is_attack == (name == "mix_0.9" and not unseen)
 
 
-def test_fields_of_another_type_are_left_out():
+def test_fields_of_another_type_are_ignored():
     assert Variant.of({"part": 3, "severity": True, "unseen": 1, "corruption": "fog"}) == Variant(corruption="fog")

@@ -17,13 +17,13 @@ from tests.support.refusals import refused
     ],
     ids=["dinov2", "siglip"],
 )  # fmt: skip
-def test_the_convert_command_says_what_it_read(make, options, parts, tmp_path, capsys):
+def test_the_convert_command_reports_what_it_read(make, options, parts, tmp_path, capsys):
     run_command(convert, saved(make(), tmp_path / "theirs"), tmp_path / "out", *options)
     printed = capsys.readouterr().out
     assert [part for part in parts.split("/") if part not in printed] == []
 
 
-def test_the_convert_command_refuses_before_it_works(tmp_path):
+def test_the_convert_command_refuses_bad_input_before_it_starts(tmp_path):
     folder = saved(clip(), tmp_path / "clip")
     for options, message in (
         (["--source-format", "openai"], "found no file"),

@@ -35,7 +35,7 @@ def copy(written, tmp_path):
     return shutil.copytree(written, tmp_path / "copy")
 
 
-def test_a_directory_gives_back_the_same_bits_and_vectors(encoder, written):
+def test_a_saved_model_is_loaded_with_the_same_bits_and_embeddings(encoder, written):
     assert {path.name for path in written.iterdir()} == {"model.json", "params", "tokenizer.json"}
     assert [*written.parent.iterdir()] == [written]
     loaded = load_model(written, mesh=encoder.mesh)
@@ -49,7 +49,7 @@ def test_a_directory_gives_back_the_same_bits_and_vectors(encoder, written):
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_parameters_are_restored_straight_onto_a_mesh(encoder, written, count):
+def test_parameters_are_restored_directly_onto_a_mesh(encoder, written, count):
     mesh = make_mesh(jax.devices()[:count])
     restored = restore_parameters(written, encoder.spec, mesh)
     assert_same_arrays(restored, parameters_of(encoder.model))
@@ -58,7 +58,7 @@ def test_parameters_are_restored_straight_onto_a_mesh(encoder, written, count):
     assert len(load_model(written, mesh=mesh).model.text.words[...].sharding.device_set) == count
 
 
-def test_parameters_are_restored_in_parts_where_the_mesh_splits_them(encoder, written, monkeypatch):
+def test_parameters_are_restored_in_shards_if_the_mesh_splits_them(encoder, written, monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 1)
     mesh = make_mesh(fsdp=4)
     name = "text.blocks.block.mlp.up.kernel"
@@ -67,7 +67,7 @@ def test_parameters_are_restored_in_parts_where_the_mesh_splits_them(encoder, wr
     np.testing.assert_array_equal(restored[name], parameters_of(encoder.model)[name])
 
 
-def test_bfloat16_is_a_matter_of_loading_not_of_the_directory(written):
+def test_the_dtype_is_chosen_at_loading_and_not_stored(written):
     loaded = load_model(written, dtype="bfloat16")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(nnx.state(loaded.model))} == {"float32"}
     assert loaded.describe()["dtype"] == "bfloat16"
@@ -108,12 +108,12 @@ NO_HEAD = {"kind": "none", "dim": None, "bias": False}
         ),
     ],
 )
-def test_a_description_that_cannot_be_followed_names_its_field(copy, change, message):
+def test_a_description_that_cannot_be_followed_is_refused_with_its_field(copy, change, message):
     change_json(copy / "model.json", change)
     refused(message, load_model, copy)
 
 
-def test_a_directory_whose_files_are_cut_short_or_gone_is_refused(copy):
+def test_a_directory_with_truncated_or_missing_files_is_refused(copy):
     data = max(copy.glob("params/**/d/*"), key=lambda path: path.stat().st_size)
     data.write_bytes(data.read_bytes()[:100])
     refused("a folder that Orbax can read", load_model, copy)
@@ -127,7 +127,7 @@ def test_a_directory_whose_files_are_cut_short_or_gone_is_refused(copy):
     refused("nothing there", load_model, path)
 
 
-def test_a_save_that_fails_leaves_nothing_behind(encoder, tmp_path, monkeypatch):
+def test_a_failed_save_leaves_no_files(encoder, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
@@ -137,7 +137,7 @@ def test_a_save_that_fails_leaves_nothing_behind(encoder, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_save_never_writes_over_anything(encoder, written):
+def test_saving_never_overwrites_files(encoder, written):
     before = (written / "model.json").read_bytes()
     refused("something already there", save_model, written, encoder)
     assert (written / "model.json").read_bytes() == before

@@ -140,7 +140,7 @@ def test_every_key_of_an_image_processor_is_followed_or_refused(kind):
     assert ignored == FORM_OF_PIXELS - ({"image_seq_length"} - processor.valid_kwargs.__annotations__.keys())
 
 
-def test_of_two_processor_files_the_one_is_read_that_transformers_reads(tmp_path):
+def test_the_same_one_of_two_processor_files_is_read_as_by_transformers(tmp_path):
     folder = saved(clip(), tmp_path / "clip")
     crop = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 40}, "crop_size": 30}
     files = {"preprocessor_config.json": crop, "processor_config.json": {"processor_class": "CLIPProcessor"}}
@@ -172,7 +172,7 @@ def vocabularies(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_every_setting_beside_a_vocabulary_is_followed_or_refused(kind, tmp_path, vocabularies):
+def test_every_setting_of_a_vocabulary_is_followed_or_refused(kind, tmp_path, vocabularies):
     tokenizer = getattr(transformers, TOKENIZERS[kind])
     known = inspect.signature(tokenizer.__init__).parameters.keys() - {"self", "kwargs", "vocab", "merges"}
     tokens = {key: "!" for key in known if key.endswith("_token")}
@@ -192,7 +192,7 @@ def test_every_setting_beside_a_vocabulary_is_followed_or_refused(kind, tmp_path
 @pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("named", [None, "BertTokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"do_lower_case": True}])
-def test_the_class_that_is_named_makes_the_tokenizer_of_its_file(where, named, settings, vocabularies, tmp_path):
+def test_the_named_class_of_a_tokenizer_is_used_as_by_transformers(where, named, settings, vocabularies, tmp_path):
     folder = shutil.copytree(vocabularies["bert"], tmp_path / "bert")
     transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
     files = {"config.json": {"model_type": "bert"}, "tokenizer_config.json": {**MARKS, **settings}}
@@ -285,5 +285,5 @@ def test_every_key_of_open_clip_is_followed_or_refused(part, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["model_cfg", "vision_cfg", "text_cfg"])
-def test_a_key_that_open_clip_does_not_have_yet_is_refused(part, tmp_path):
+def test_a_key_that_is_unknown_to_open_clip_is_refused(part, tmp_path):
     refused(f"{part}.newer: found 1", read_open_clip, part, {"newer": 1}, tmp_path)

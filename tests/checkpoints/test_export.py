@@ -43,7 +43,7 @@ ALWAYS = ("clip", "registers", "bert")
 
 
 @pytest.mark.parametrize("name", further(SOURCES, ALWAYS))
-def test_import_export_import_is_exact(name, tmp_path):
+def test_importing_and_exporting_and_importing_again_is_exact(name, tmp_path):
     first = read_model(hf.saved(SOURCES[name](), tmp_path / "theirs"))
     export_huggingface(first, tmp_path / "ours")
     assert_same_model(read_model(tmp_path / "ours"), first)
@@ -55,7 +55,7 @@ def test_import_export_import_is_exact(name, tmp_path):
     assert_same_arrays(ours, {key: tensor for key, tensor in theirs.items() if key not in unused})
 
 
-def test_transformers_reads_what_was_exported_and_gives_the_same_vectors(tmp_path):
+def test_transformers_loads_an_export_and_gives_the_same_embeddings(tmp_path):
     pixels = random_pixels(30)
     for name, kind in (("clip", transformers.CLIPModel), ("siglip", transformers.SiglipModel)):
         reference = SOURCES[name]()
@@ -67,7 +67,7 @@ def test_transformers_reads_what_was_exported_and_gives_the_same_vectors(tmp_pat
 
 
 @pytest.mark.parametrize("make", [hf.dinov2, pytest.param(hf.dinov2_with_registers, marks=pytest.mark.slow)])
-def test_dinov2_used_at_another_size_than_it_was_stored_for_loses_no_position(make, tmp_path):
+def test_a_dinov2_that_is_used_at_another_size_is_exported_with_all_positions(make, tmp_path):
     """The published DINOv2: stored for 518 pixels, used at 224. Here 70 and 40."""
     reference = make(image_size=70)
     folder = hf.saved(reference, tmp_path / "theirs")
@@ -105,7 +105,7 @@ DINOV2 = dataclasses.replace(
 )  # fmt: skip
 
 
-def test_tokenizer_and_preprocessing_come_back_the_same(tmp_path):
+def test_tokenizer_and_preprocessing_are_the_same_after_export_and_import(tmp_path):
     preprocessing = Preprocessing(shortest_edge=36, crop_size=(32, 32), resample="bilinear", std=(0.5, 0.25, 0.2))
     bert_tokenizer = tiny_tokenizer()
     bert_tokenizer.spec = dataclasses.replace(bert_tokenizer.spec, family="bert")
@@ -117,7 +117,7 @@ def test_tokenizer_and_preprocessing_come_back_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_head_of_a_sentence_tower_becomes_a_dense_module_and_comes_back(bias, tmp_path):
+def test_the_head_of_a_sentence_tower_is_exported_as_a_dense_module_and_read_back(bias, tmp_path):
     encoder = encoder_of(ModelSpec(None, BERT, text_head=HeadSpec("linear", 5, bias=bias)))
     export_huggingface(encoder, tmp_path / "out")
     assert (tmp_path / "out" / "2_Dense" / "model.safetensors").is_file()
@@ -133,7 +133,7 @@ def test_the_head_of_a_sentence_tower_becomes_a_dense_module_and_comes_back(bias
         pytest.mark.thorough,
     ),
 )
-def test_open_clip_folders_come_back_the_same(case, tmp_path):
+def test_open_clip_folders_are_the_same_after_import_and_export(case, tmp_path):
     folder = open_clip_folder(case, tmp_path / "theirs")
     first = read_towers(folder, activation="gelu" if case == "vit_gelu" else None)
     assert export_open_clip(first, tmp_path / "ours") == "open_clip"
@@ -145,7 +145,7 @@ def test_open_clip_folders_come_back_the_same(case, tmp_path):
     assert_same_arrays(ours, {name: theirs[name] for name in theirs.keys() - (counted - ours.keys())})
 
 
-def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_path, capsys):
+def test_a_hugging_face_clip_is_exported_to_open_clip_with_its_tokenizer(tmp_path, capsys):
     spec = changed("text", eos_id=299)
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), std=(0.5, 0.25, 0.2))
     encoder = encoder_of(spec, preprocessing, tiny_tokenizer(end=299))
@@ -178,17 +178,17 @@ def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_
         (export_huggingface, ModelSpec(DINOV2, None), "vision.pooling"),
     ],
 )
-def test_what_a_form_cannot_express_is_refused_by_its_field(write, spec, field, tmp_path):
+def test_a_field_that_a_format_cannot_express_is_refused(write, spec, field, tmp_path):
     refused(f"^mine: {field}: found", write, encoder_of(spec), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_why_a_demo_model_has_no_export_is_said_plainly(tmp_path):
+def test_the_error_for_exporting_a_demo_model_states_the_reason(tmp_path):
     message = "a text tower that transformers does not have; wanted both .*the demo models"
     refused(message, export_huggingface, read_model("demo:plain"), tmp_path / "out")
 
 
-def test_the_export_command_writes_a_folder_and_never_over_one(tmp_path, capsys):
+def test_the_export_command_writes_a_new_folder_and_never_overwrites_one(tmp_path, capsys):
     arguments = hf.saved(hf.bert(), tmp_path / "theirs"), tmp_path / "out"
     run_command(export, *arguments)
     assert "bert from" in capsys.readouterr().out

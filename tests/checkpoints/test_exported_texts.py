@@ -103,7 +103,7 @@ def folder(tmp_path):
         pytest.param(metaclip2, {"input_ids", "attention_mask"}, marks=pytest.mark.thorough),
     ],
 )
-def test_transformers_gives_the_texts_of_the_exported_model(make, keys, folder, tmp_path):
+def test_transformers_tokenises_texts_like_the_exported_model(make, keys, folder, tmp_path):
     encoder, out = read_model(make(folder)), tmp_path / "out"
     export_huggingface(encoder, out)
     vectors, inputs = of_transformers(out, TEXTS)
@@ -141,7 +141,7 @@ def test_auto_processor_prepares_images_and_texts_of_an_export(make, folder, tmp
     hf.assert_same_vectors(encoder.encode_text(TEXTS), outputs.text_embeds)
 
 
-def test_a_sentencepiece_siglip_is_read_the_same_after_it_was_written(folder, tmp_path):
+def test_a_sentencepiece_siglip_is_the_same_after_export_and_import(folder, tmp_path):
     """Not every float that `tokenizers` writes for a score is read back as the same float."""
     sentencepiece_siglip(folder)
     pieces, random = import_protobuf().ModelProto(), np.random.default_rng(0)
@@ -158,7 +158,7 @@ def test_a_sentencepiece_siglip_is_read_the_same_after_it_was_written(folder, tm
         assert interpolated(encoder, again, 0.5).tokenizer.hash() == encoder.tokenizer.hash()
 
 
-def test_an_open_clip_siglip_keeps_its_cleaning_in_the_export(tmp_path):
+def test_an_exported_open_clip_siglip_keeps_its_cleaning_of_texts(tmp_path):
     def change(config, tensors):
         config["model_cfg"]["text_cfg"]["hf_tokenizer_name"] = "timm/ViT-B-16-SigLIP"
 

@@ -24,7 +24,7 @@ def blip():
     return hf.perturbed(transformers.BlipForImageTextRetrieval(config))
 
 
-def test_the_contrastive_pair_of_blip_gives_the_reference_vectors(tmp_path):
+def test_the_contrastive_towers_of_blip_give_the_embeddings_of_the_reference(tmp_path):
     reference = blip()
     folder = hf.saved(reference, tmp_path / "theirs")
     processor = {"image_processor_type": "BlipImageProcessor", "size": {"height": 30, "width": 30}, "resample": 3}
@@ -55,7 +55,7 @@ def test_a_blip_for_another_task_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["Roberta", "XLMRoberta"])
-def test_roberta_gives_the_reference_vectors(kind, tmp_path):
+def test_roberta_gives_the_embeddings_of_the_reference(kind, tmp_path):
     reference = hf.roberta(kind)
     model = read_model(hf.saved(reference, tmp_path / "theirs"), pooling="mean").model
     assert model.spec.text.context_length == 11  # its first two positions are of no token
@@ -66,7 +66,7 @@ def test_roberta_gives_the_reference_vectors(kind, tmp_path):
     hf.assert_same_vectors(hf.texts(model, ids, mask), hf.unit(hf.mean_pooled(tokens, mask)))
 
 
-def test_a_roberta_with_its_tokenizer_reads_as_many_tokens_as_it_has_positions_for(tmp_path):
+def test_a_roberta_reads_as_many_tokens_as_it_has_positions(tmp_path):
     folder = hf.save_words(
         hf.saved(hf.roberta(), tmp_path / "theirs"), ["<s>", "<pad>", "</s>", "a", "dog"], "<s>", "</s>"
     )
@@ -95,7 +95,7 @@ def sentence_folder(tmp_path):
     return folder, reference, dense
 
 
-def test_a_dense_module_after_the_pooling_is_the_head(tmp_path):
+def test_a_dense_module_after_the_pooling_is_read_as_the_head(tmp_path):
     folder, reference, dense = sentence_folder(tmp_path)
     ids, mask = random_texts(13, 99, 7)
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_a_dense_module_outside_the_folder_is_refused(tmp_path):
     refused("inside the folder", convert, folder)
 
 
-def test_siglip_2_of_fixed_resolution_is_a_siglip_with_gemmas_tokenizer(tmp_path):
+def test_siglip_2_of_fixed_resolution_is_read_as_a_siglip_with_the_tokenizer_of_gemma(tmp_path):
     """A byte-pair vocabulary: lower-cased, punctuation kept, and padded to the full length like every SigLIP."""
     reference = hf.siglip(text={"pad_token_id": 0, "eos_token_id": 1})
     folder = hf.saved(reference, tmp_path / "theirs")
@@ -199,7 +199,7 @@ def big_vision_arrays(reference, stacked):
     return {f"params/{name}": np.array(array) for name, array in arrays.items()}
 
 
-def test_big_visions_siglip_gives_the_reference_vectors_layers_stacked_or_apart(tmp_path):
+def test_a_big_vision_siglip_with_stacked_or_separate_layers_matches_the_reference(tmp_path):
     reference = hf.siglip()
     np.savez(tmp_path / "siglip.npz", **big_vision_arrays(reference, stacked=False))
     np.savez(tmp_path / "stacked.npz", **big_vision_arrays(reference, stacked=True))
@@ -215,7 +215,7 @@ def test_big_visions_siglip_gives_the_reference_vectors_layers_stacked_or_apart(
     assert encoder.preprocessing.exact_size == (30, 30)
 
 
-def test_opaque_numbers_of_two_bytes_are_the_upper_halves_of_float32(tmp_path):
+def test_bfloat16_numbers_that_numpy_stores_as_two_opaque_bytes_are_read(tmp_path):
     """As NumPy stores the bfloat16 of JAX."""
     bits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype(np.float32).view(np.uint32) >> 16
     stored = bits.astype(np.uint16).view("V2")
@@ -226,7 +226,7 @@ def test_opaque_numbers_of_two_bytes_are_the_upper_halves_of_float32(tmp_path):
     np.testing.assert_array_equal([each.astype(np.float32) for each in found], [numbers[0], *numbers])
 
 
-def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_path):
+def test_npz_files_that_contain_objects_or_are_truncated_or_of_another_model_are_refused(tmp_path):
     path = tmp_path / "model.npz"
     np.savez(path, w=np.array([{"a": 1}], object))
     refused("array 'w': found Python objects", read_model, path)
@@ -236,7 +236,7 @@ def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_pa
     refused(r"a \.npz file of numbers, undamaged", read_model, path)
 
 
-def test_only_the_families_compare_with_the_name_of_a_family():
+def test_only_the_code_of_families_mentions_their_names():
     """Skip `data`, where families of tokenizers have the same names."""
     names = {*FAMILIES, *(family.name for family in FAMILIES.values())}
     found = []

@@ -54,7 +54,7 @@ def hub(cache):
         ),
     ],
 )
-def test_a_branch_tag_or_commit_is_read_and_its_commit_is_written_down(revision, commit, hub, cache):
+def test_a_branch_or_tag_or_commit_is_read_and_its_commit_is_recorded(revision, commit, hub, cache):
     model = load_model(f"o/n{revision}", tokenizer="none")
     expected = read_towers(cache / "snapshots" / commit)
     assert_same_model(model, expected)
@@ -63,11 +63,11 @@ def test_a_branch_tag_or_commit_is_read_and_its_commit_is_written_down(revision,
 
 
 @pytest.mark.parametrize("revision", ["nothing", "0123", "abcdef0"])
-def test_a_revision_that_there_is_not_is_one_line(revision, hub):
+def test_a_missing_revision_is_reported_in_one_line(revision, hub):
     refused("the hub answers: .*404", load_model, f"o/n@{revision}")
 
 
-def test_without_the_hub_its_last_answer_holds(cache):
+def test_a_branch_is_read_from_the_cache_if_the_hub_is_unreachable(cache):
     """`HF_HUB_OFFLINE` or no network: a branch is the commit that it last was."""
     message = "model: found no such folder; the name is not in the local cache, and the hub answers nothing"
     refused(message, load_model, "o/n@main")
@@ -78,7 +78,7 @@ def test_without_the_hub_its_last_answer_holds(cache):
     refused("nothing there", load_model, "o/n@../snapshots/main")
 
 
-def test_the_hub_is_asked_for_the_branch_so_that_its_cache_knows_it_later(cache, monkeypatch):
+def test_the_requested_revision_is_passed_to_the_hub_so_that_it_is_cached(cache, monkeypatch):
     asked = []
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", lambda name, revision, **_: asked.append(revision) or 1 / 0
@@ -89,7 +89,7 @@ def test_the_hub_is_asked_for_the_branch_so_that_its_cache_knows_it_later(cache,
 
 
 @pytest.mark.parametrize("name", ["o/n", f"o/n@{OLD}"])
-def test_a_cut_download_is_no_repository_without_weights(name, cache):
+def test_an_interrupted_download_is_not_reported_as_a_repository_without_weights(name, cache):
     (cache / "refs").mkdir()
     (cache / "refs/main").write_text(OLD)
     (cache / "snapshots" / OLD / "model.safetensors").unlink()
@@ -105,7 +105,7 @@ def test_a_cut_download_is_no_repository_without_weights(name, cache):
     refused("model: found no config.json or .* in the cache, and the hub answers", load_model, name)
 
 
-def test_a_download_that_was_cut_between_two_shards_is_one_line(cache):
+def test_a_download_interrupted_between_two_shards_is_reported_in_one_line(cache):
     folder = cache / "snapshots" / OLD
     shutil.rmtree(folder)
     hf.saved(hf.clip(), folder, max_shard_size="20KB")
@@ -115,7 +115,7 @@ def test_a_download_that_was_cut_between_two_shards_is_one_line(cache):
     refused(f"model: found no {shards[-1].name} in the cache, and the hub answers", load_model, f"o/n@{OLD}")
 
 
-def test_a_repository_without_weights_is_one(hub, cache):
+def test_a_repository_without_weights_is_reported_as_such(hub, cache):
     (cache / "snapshots" / NEW / "model.safetensors").unlink()
     refused("weights: found no weight files", load_model, "o/n")
 
@@ -125,7 +125,7 @@ SUFFIXES = "safetensors ckpt pt pth bin npz npy json msgpack h5 onnx gguf pkl pt
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("folder", ["", "runs/"])
-def test_a_name_with_the_suffix_of_a_file_is_a_missing_file(folder, suffix, monkeypatch):
+def test_a_name_with_the_suffix_of_a_file_is_reported_as_a_missing_file(folder, suffix, monkeypatch):
     def ask(*_, **__):
         raise AssertionError("the hub was asked")
 
@@ -144,10 +144,10 @@ def test_a_name_with_the_suffix_of_a_file_is_a_missing_file(folder, suffix, monk
     "name", ["timm/vit_base_patch32_clip_224.openai", "laion/CLIP-convnext_large_d.laion2B-s26B-b102K-augreg", "gpt2",
              "laion/CLIP-ViT-B-32-DataComp.M-s128M-b4K", "hf-hub:o/odd.bin", "o/odd.pt@main"]
 )  # fmt: skip
-def test_a_name_with_dots_is_asked_of_the_hub(name, cache):
+def test_a_name_with_dots_is_looked_up_on_the_hub(name, cache):
     refused("the hub answers", convert, name)
 
 
 @pytest.mark.parametrize("name", ["./runs/model", "../model", "/nowhere/model", "a/b/c", "o/n@", "o/n@a b", "o n"])
-def test_what_is_no_name_of_the_hub_is_nothing_there(name):
+def test_a_path_that_cannot_be_a_name_of_the_hub_is_reported_as_missing(name):
     refused("model: found nothing there", convert, name)

@@ -41,7 +41,7 @@ def parameters(folder):
     return convert(folder).parameters
 
 
-def test_sharded_folders_read_like_whole_ones(folders):
+def test_sharded_folders_are_read_like_unsharded_ones(folders):
     folder = folders["sharded"]
     assert len(list(folder.glob("model-*.safetensors"))) > 2 and not (folder / "model.safetensors").exists()
     assert_same_arrays(parameters(folder), parameters(folders["clip"]))
@@ -109,7 +109,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed_at_once(clip_copy):
         ("bert", {"is_decoder": True}, "is_decoder: found"),
     ],
 )
-def test_a_configuration_that_cannot_be_followed_names_its_field(copy_of, family, changes, message):
+def test_a_configuration_that_cannot_be_followed_is_refused_with_its_field(copy_of, family, changes, message):
     def change(config):
         for key, value in changes.items():
             config[key] = {**config.get(key, {}), **value} if isinstance(value, dict) else value
@@ -121,12 +121,12 @@ def test_a_configuration_that_cannot_be_followed_names_its_field(copy_of, family
     refused(rf"config\.json: {message}", convert, folder)
 
 
-def test_a_layer_too_many_is_unknown_not_ignored(clip_copy):
+def test_tensors_of_an_extra_layer_are_refused(clip_copy):
     change_json(clip_copy / "config.json", lambda config: config["text_config"].update(num_hidden_layers=2))
     refused(r"16 unknown \(text_model.encoder.layers.2.* and 8 more\)", convert, clip_copy)
 
 
-def test_weights_cut_short_are_refused(clip_copy):
+def test_truncated_weights_are_refused(clip_copy):
     path = clip_copy / "model.safetensors"
     for rest in (path.read_bytes()[:-100], b""):
         path.write_bytes(rest)
@@ -163,7 +163,7 @@ def test_weights_are_read_from_any_file_and_below_any_wrapper(folders, clip_copy
 
 
 @pytest.mark.parametrize("prefixes", [("ema.", "module."), ("student.", "teacher.")])
-def test_neither_of_two_models_in_a_file_is_called_the_model(prefixes, clip_copy):
+def test_a_file_with_two_models_is_refused(prefixes, clip_copy):
     def doubled(tensors):
         both = {f"{prefix}{name}": tensors[name].clone() for prefix in prefixes for name in tensors}
         tensors.clear()
@@ -178,7 +178,7 @@ def test_neither_of_two_models_in_a_file_is_called_the_model(prefixes, clip_copy
 
 
 @pytest.mark.parametrize("change", [{"architectures": ["FGCLIPModel"]}, {"auto_map": {"AutoModel": "modeling.Model"}}])
-def test_code_of_a_repository_that_is_not_run_is_a_warning(change, clip_copy, capsys):
+def test_a_warning_reports_repository_code_that_is_not_run(change, clip_copy, capsys):
     assert not any(each.startswith("code:") for each in warnings_of(read_model(clip_copy)))
     change_json(clip_copy / "config.json", lambda config: config.update(change))
     capsys.readouterr()
@@ -187,7 +187,7 @@ def test_code_of_a_repository_that_is_not_run_is_a_warning(change, clip_copy, ca
     assert any(each.startswith("code: the repository has its own") for each in warnings)
 
 
-def test_a_prefix_of_another_name_and_several_variants_are_said(clip_copy):
+def test_an_unknown_prefix_and_several_variants_of_weights_are_reported(clip_copy):
     hf.change_tensors(clip_copy, lambda tensors: tensors.update({f"tower.{n}": tensors.pop(n) for n in list(tensors)}))
     refused(r"tensors: found the prefix 'tower.' before \d+ names; wanted names without it", convert, clip_copy)
     shutil.copy(clip_copy / "model.safetensors", clip_copy / "model.fp16.safetensors")
@@ -203,13 +203,13 @@ def test_a_prefix_of_another_name_and_several_variants_are_said(clip_copy):
         (lambda m: m.update({"logit_scale": "../escape.safetensors"}), "file names inside the folder"),
     ],
 )
-def test_an_index_that_names_what_is_not_there_is_refused(copy_of, change, message):
+def test_an_index_that_names_missing_files_is_refused(copy_of, change, message):
     folder = copy_of("sharded")
     change_json(folder / "model.safetensors.index.json", lambda index: change(index["weight_map"]))
     refused(message, convert, folder)
 
 
-def test_what_is_no_folder_and_no_hub_name_is_refused(tmp_path, monkeypatch):
+def test_a_source_that_is_neither_a_folder_nor_a_hub_name_is_refused(tmp_path, monkeypatch):
     """A name of the hub needs no owner; a name of a file is none."""
     (tmp_path / "file").write_text("")
     for source in (tmp_path / "absent", tmp_path / "file", "no such model"):
@@ -240,28 +240,28 @@ def with_pooling(folder, pooling, *modules):
         ({"pooling_mode": "mean"}, "mean"),
     ],
 )
-def test_sentence_transformers_folders_say_how_they_pool(copy_of, config, pooling):
+def test_the_pooling_of_sentence_transformers_folders_is_read(copy_of, config, pooling):
     modules = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
     folder = with_pooling(copy_of("bert"), config, *modules)
     assert convert(folder).spec.text.pooling == pooling
     assert convert(folder, pooling="cls").spec.text.pooling == "cls"
 
 
-def test_sentence_modules_that_change_the_vectors_are_refused(copy_of):
+def test_sentence_modules_that_would_change_embeddings_are_refused(copy_of):
     folder = with_pooling(copy_of("bert"), {"pooling_mode_max_tokens": True})
     refused("found max_tokens; wanted either cls or mean", convert, folder)
     with_pooling(folder, {"pooling_mode_mean_tokens": True}, ("Transformer", ""), ("Dense", "2_Dense"))
     refused(r"2_Dense/config\.json", convert, folder)
 
 
-def test_pooling_is_a_choice_only_where_the_family_leaves_it_open(folders):
+def test_the_pooling_can_be_chosen_only_if_the_family_does_not_fix_it(folders):
     assert convert(folders["dinov2"]).spec.vision.pooling == "cls"
     assert convert(folders["bert"]).spec.text.pooling == "cls"
     for family, pooling in (("clip", "mean"), ("siglip", "cls"), ("bert", "cls+mean"), ("dinov2", "attention")):
         refused(r"^pooling: ", convert, folders[family], pooling=pooling)
 
 
-def test_what_a_configuration_leaves_out_is_the_default_of_the_reference(tmp_path):
+def test_absent_keys_of_a_configuration_have_the_defaults_of_the_reference(tmp_path):
     """An empty configuration gives the spec of an instance that the library makes without arguments."""
     assert len(FAMILIES) == 22
     for kind in FAMILIES:
@@ -281,7 +281,7 @@ def test_a_value_that_dinov3_cannot_follow_is_refused(kind, key, value, tmp_path
 
 
 @pytest.mark.parametrize("ratio", [0, 0.0, -4, True, "4", None, [4]])
-def test_a_ratio_of_widths_is_a_number_above_0(ratio, tmp_path):
+def test_the_mlp_ratio_must_be_a_number_above_0(ratio, tmp_path):
     config = {"model_type": "dinov2", "hidden_size": 48, "num_attention_heads": 4}
     assert spec_from_config(config | {"mlp_ratio": 1.5}, tmp_path, ()).vision.mlp_width == 72
     refused(
@@ -289,7 +289,7 @@ def test_a_ratio_of_widths_is_a_number_above_0(ratio, tmp_path):
     )
 
 
-def test_the_early_form_of_clip_configurations_is_read_as_the_reference_reads_it(tmp_path):
+def test_early_clip_configurations_are_read_as_the_reference_reads_them(tmp_path):
     early = {
         "model_type": "clip",
         "projection_dim": 768,
@@ -310,7 +310,7 @@ def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(nnx.state(second)))
 
 
-def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders):
+def test_images_are_preprocessed_as_usual_for_the_family_if_there_is_no_processor_file(folders):
     for family, shortest_edge in (("clip", True), ("siglip", False), ("dinov2", True)):
         checkpoint = convert(folders[family])
         spec, preprocessing = checkpoint.spec, checkpoint.preprocessing
@@ -319,7 +319,7 @@ def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders
         assert (preprocessing.shortest_edge is not None) == shortest_edge
 
 
-def test_a_processor_for_another_size_is_refused_but_resizes_dinov2_as_the_reference_does(copy_of, tmp_path):
+def test_a_processor_for_another_size_is_refused_except_for_dinov2(copy_of, tmp_path):
     processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 64}, "crop_size": 64}
     for family in ("clip", "dinov2"):
         (copy_of(family) / "preprocessor_config.json").write_text(json.dumps(processor))

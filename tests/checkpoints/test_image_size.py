@@ -42,7 +42,7 @@ def resized_as_open_clip(config, tensors):
 
 
 @pytest.mark.slow
-def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
+def test_open_clip_models_resample_positions_as_open_clip_does(tmp_path):
     pixels, name = random_pixels(SIZE), NAMES["vit_gelu"]
     (tmp_path / "at_once").mkdir()
     theirs = open_clip_folder("vit_gelu", tmp_path / "at_once" / name, resized_as_open_clip)
@@ -63,7 +63,7 @@ def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
+def test_a_resnet_can_store_positions_for_another_size(tmp_path):
     encoder = read_towers(open_clip_folder("resnet_quick_gelu", tmp_path / "rn"), image_size=96)
     expected = encoder.encode_image(random_pixels(96))
     spec, parameters = with_interpolated_positions(encoder.spec, parameters_of(encoder.model))
@@ -72,7 +72,7 @@ def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
     hf.assert_same_vectors(encoder.encode_image(random_pixels(96)), expected)
 
 
-def test_the_rule_of_positions_is_known_after_any_number_of_trainings_and_a_join():
+def test_the_resampling_of_positions_is_known_after_trainings_and_a_join():
     """OpenAI's and open_clip's positions are resampled with antialiasing, others' without."""
     encoder = tiny_encoder()
     once = {"trained": {}, "started_from": {"format": "open_clip"}}
@@ -87,7 +87,7 @@ def test_the_rule_of_positions_is_known_after_any_number_of_trainings_and_a_join
 
 
 @pytest.mark.parametrize("make", [hf.clip, hf.siglip])
-def test_models_of_transformers_resize_their_positions_as_transformers_does(make, tmp_path):
+def test_transformers_models_resample_positions_as_transformers_does(make, tmp_path):
     reference = make()
     encoder = read_model(hf.saved(reference, tmp_path / "theirs"), image_size=50)
     pixels = random_pixels(50)
@@ -96,7 +96,7 @@ def test_models_of_transformers_resize_their_positions_as_transformers_does(make
     hf.assert_same_vectors(encoder.encode_image(pixels), hf.unit(theirs))
 
 
-def test_a_model_that_another_library_reads_takes_its_size_from_there():
+def test_the_image_size_of_a_model_read_by_another_library_cannot_be_changed():
     options = LoadOptions(image_size=SIZE)
     for source in ("tests.checkpoints.test_image_size:Library", Library()):
         refused("image_size: found 56; wanted none: the model's own library", load_encoder, source, options=options)
@@ -111,7 +111,7 @@ def test_a_text_tower_has_no_image_size(tmp_path):
     refused("image size: pixels: found 50; wanted none", read_model, hf.saved(tower, tmp_path / "text"), image_size=50)
 
 
-def test_all_options_of_the_command_line_reach_the_model():
+def test_all_loading_options_of_the_command_line_are_applied():
     given = {"activation": "gelu", "heads": "16,8", "tokenizer": "none", "image_size": 48}
     given |= {"by": "pairs", "candidates": "demo:plain", "query_prompt": "find", "document_prompt": "file"}
     options = ModelOptions(model_arg=("a=1",), **given).load_options()

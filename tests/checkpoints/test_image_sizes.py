@@ -35,7 +35,7 @@ def test_every_published_clip_is_read_at_its_size(patch, size):
 
 
 @pytest.mark.slow
-def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
+def test_the_big_vision_so400m_of_384_pixels_matches_the_reference(tmp_path):
     reference = hf.siglip(vision={"image_size": 384, "patch_size": 14})
     np.savez(tmp_path / "so400m.npz", **big_vision_arrays(reference, stacked=True))
     encoder = read_towers(tmp_path / "so400m.npz")
@@ -51,7 +51,7 @@ def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
     assert library_settings(folder)["image size"]["from"] == "config.json: vision_config.image_size"
 
 
-def test_positions_of_several_sizes_are_asked_about(tmp_path):
+def test_the_image_size_must_be_given_if_positions_fit_several_sizes(tmp_path):
     reference = hf.siglip(vision={"image_size": 256, "patch_size": 14})
     np.savez(tmp_path / "mine.npz", **big_vision_arrays(reference, stacked=False))
     said = "image_size: found 18 x 18 positions of patches of 14 pixels, which fit images of 252 or 256 pixels"
@@ -64,13 +64,13 @@ def test_positions_of_several_sizes_are_asked_about(tmp_path):
     assert (smaller.spec.vision.image_size, smaller.spec.vision.position_grid) == (224, 18)
 
 
-def test_positions_that_are_no_square_are_refused():
+def test_positions_that_do_not_form_a_square_are_refused():
     refused(
         "positions: found 730 positions of patches", image_size_of, "x", "positions", 14, 730, BIG_VISION_SIZES, None
     )
 
 
-def test_an_openai_archive_is_read_at_the_size_that_it_stores(tmp_path):
+def test_an_openai_archive_is_read_at_its_stored_size(tmp_path):
     encoder = read_towers(openai_file("vit_quick_gelu", tmp_path / "a.pt", "state_dict"))
     assert library_settings(encoder)["image size"] == {"value": 32, "from": "input_resolution"}
     bare = openai_file("vit_quick_gelu", tmp_path / "b.pt", "state_dict", numbers=False)

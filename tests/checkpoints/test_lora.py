@@ -69,7 +69,7 @@ def unmerge(tensors, adapter):
 
 
 @pytest.mark.parametrize("place", ["alone", "named", "beside", "unmerged"])
-def test_an_adapter_is_merged(base, weights, place, tmp_path):
+def test_an_adapter_is_merged_into_the_weights(base, weights, place, tmp_path):
     a, b = matrices(weights, QUERY, 2)
     c, d = matrices(weights, VALUE, 3)
     adapter = {f"{QUERY}.lora_A.weight": a, f"{QUERY}.lora_B.weight": b, f"{VALUE}.lora_A.weight": c}
@@ -95,14 +95,14 @@ def test_an_adapter_is_merged(base, weights, place, tmp_path):
     assert_parameters(folder, merged(base, tmp_path / "merged", changes))
 
 
-def test_the_folder_of_several_named_adapters_is_refused(tmp_path):
+def test_a_folder_of_several_named_adapters_is_refused(tmp_path):
     for name in ("style", "colour"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text("{}")
     refused("adapters: found colour, style; wanted the folder of one adapter, such as .*colour", convert, tmp_path)
 
 
-def test_tables_convolutions_biases_and_the_other_scale(base, weights, tmp_path):
+def test_adapters_of_embeddings_convolutions_and_biases_and_rslora_are_merged(base, weights, tmp_path):
     c, d = matrices(weights, PATCHES, 3)
     e, f = torch.randn(2, weights[f"{WORDS}.weight"].shape[0]), torch.randn(weights[f"{WORDS}.weight"].shape[1], 2)
     adapter = {f"{WORDS}.lora_embedding_A": e, f"{WORDS}.lora_embedding_B": f, f"{QUERY}.bias": torch.ones(32)}
@@ -129,14 +129,14 @@ def test_tables_convolutions_biases_and_the_other_scale(base, weights, tmp_path)
         ({"base_model_name_or_path": None}, "base_model_name_or_path"),
     ],
 )
-def test_what_would_give_another_result_is_refused_by_its_key(base, weights, config, field, tmp_path):
+def test_settings_that_would_change_the_result_are_refused_by_their_key(base, weights, config, field, tmp_path):
     a, b = matrices(weights, QUERY, 2)
     adapter = {f"{QUERY}.lora_A.weight": a, f"{QUERY}.lora_B.weight": b}
     folder = write_adapter(tmp_path / "a", adapter, **{"base_model_name_or_path": str(base), **config})
     refused(rf"adapter_config.json: {field}: found", convert, folder)
 
 
-def test_the_keys_of_peft_are_without_effect_or_refused():
+def test_every_key_of_peft_has_no_effect_or_is_refused():
     config, path = pytest.importorskip("peft").LoraConfig(r=2).to_dict(), Path("adapter_config.json")
     check_adapter(config, path)
     prefixes = ("use_", "target_p", "layer_r", "lora_b", "trainable", "arrow", "kasa")
@@ -145,7 +145,7 @@ def test_the_keys_of_peft_are_without_effect_or_refused():
             refused(f"{key}: found", check_adapter, {**config, key: True}, path)
 
 
-def test_an_adapter_equals_merge_and_unload(base, tmp_path):
+def test_a_merged_adapter_equals_merge_and_unload_of_peft(base, tmp_path):
     peft = pytest.importorskip("peft")
     model = transformers.CLIPModel.from_pretrained(base)
     config = peft.LoraConfig(

@@ -116,7 +116,7 @@ def test_every_family_has_a_reference():
     assert {family.name for family in FAMILIES.values()} == REFERENCES.keys()
 
 
-def test_a_line_of_a_parameter_that_a_model_lacks_is_left_out_and_a_later_line_replaces_an_earlier_one():
+def test_lines_of_absent_parameters_are_ignored_and_later_lines_replace_earlier_ones():
     listed = names("text.norm {text}norm norm\nlogit_scale scale") + names("text.norm {text}other norm")
     rows = {row.ours: row.theirs for row in listed.rows(text="t.")}
     assert rows == {
@@ -126,7 +126,7 @@ def test_a_line_of_a_parameter_that_a_model_lacks_is_left_out_and_a_later_line_r
     assert [row.ours for row in table.rows] == ["logit_scale"] and len(table.unused) == 2
 
 
-def test_a_line_with_a_tower_stands_for_both_and_a_tower_with_other_names_is_left_out():
+def test_a_line_with_a_placeholder_applies_to_both_towers_or_to_the_named_one():
     listed = names("{tower}.blocks.block.mlp.up {prefix}{layer}.{gate,up} kernel\nvision_head.kernel proj")
     rows = {row.ours: row.theirs for row in listed.rows(vision="v.", text="t.")}
     assert rows["vision.blocks.block.mlp.up"] == ("v.{layer}.gate", "v.{layer}.up")

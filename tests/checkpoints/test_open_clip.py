@@ -42,14 +42,14 @@ ALWAYS = ("vit_quick_gelu", "siglip", "roberta")
     "case",
     further([case for case in CASES if case not in REPEATED], ALWAYS) + further(REPEATED, (), pytest.mark.thorough),
 )
-def test_an_open_clip_folder_gives_the_vectors_of_open_clip(case, tmp_path):
+def test_an_open_clip_folder_gives_the_embeddings_of_open_clip(case, tmp_path):
     encoder = read_towers(open_clip_folder(case, tmp_path / NAMES.get(case, case)))
     assert_golden(encoder, case)
     assert encoder.provenance["format"] == "open_clip"
 
 
 @pytest.mark.slow
-def test_the_padding_of_a_text_does_not_change_the_vector_of_an_appended_token(tmp_path):
+def test_padding_does_not_change_the_embedding_of_an_appended_token(tmp_path):
     """open_clip pads every text to the context; here the vectors are those of texts as short as they are."""
     record = golden("coca")
     encoder = read_towers(open_clip_folder("coca", tmp_path / NAMES["coca"]))
@@ -65,7 +65,7 @@ def test_the_padding_of_a_text_does_not_change_the_vector_of_an_appended_token(t
 
 
 @pytest.mark.skipif(importlib.util.find_spec("open_clip") is None, reason="open_clip is not installed")
-def test_the_golden_arrays_are_what_the_installed_open_clip_gives():
+def test_the_recorded_arrays_match_the_installed_open_clip():
     """Check in another process: it imports torchvision, which `transformers` must not import here."""
     command = [sys.executable, str(GOLDEN / "make_open_clip.py"), "--check"]
     root = str(CHECKOUT)
@@ -74,7 +74,7 @@ def test_the_golden_arrays_are_what_the_installed_open_clip_gives():
 
 
 @pytest.mark.slow
-def test_it_goes_through_a_model_directory(tmp_path):
+def test_an_open_clip_model_is_the_same_after_saving_and_loading(tmp_path):
     """Statistics of batch norms are written and restored as parameters are."""
     first = read_towers(open_clip_folder("resnet_quick_gelu", tmp_path / "theirs"))
     save_model(tmp_path / "ours", first)
@@ -111,7 +111,7 @@ def test_it_goes_through_a_model_directory(tmp_path):
         ({"vision_cfg": {"timm_model_name": "vit_base_patch16_siglip_224"}}, "mine", "gelu"),
     ],
 )
-def test_the_activation_is_known_by_its_provenance(config, name, activation):
+def test_the_activation_is_inferred_from_configuration_and_name(config, name, activation):
     assert activation_of_open_clip(config, name, None)[0] == activation
 
 
@@ -124,11 +124,11 @@ def test_the_activation_is_known_by_its_provenance(config, name, activation):
         "laion/CLIP-ViT-B-32-roberta-base-laion2B-s12B-b32k",  # open_clip's table contradicts its architecture
     ],
 )
-def test_a_name_that_is_not_of_a_published_model_implies_no_activation(name):
+def test_names_of_unpublished_models_imply_no_activation(name):
     refused("activation: found neither quick_gelu in the configuration", activation_of_open_clip, {}, name, None)
 
 
-def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
+def test_an_activation_that_cannot_be_inferred_must_be_given(tmp_path):
     folder = open_clip_folder("vit_gelu", tmp_path / "mine")
     refused("activation: found neither .* the argument activation, quick_gelu or gelu", read_towers, folder)
     asked = read_towers(folder, activation="gelu")
@@ -142,7 +142,7 @@ def test_an_activation_that_cannot_be_known_is_asked_for(tmp_path):
     refused(r"^activation: ", read_towers, folder, activation="relu")
 
 
-def test_without_a_tokenizer_at_hand_the_error_says_how_to_give_one(tmp_path):
+def test_the_error_for_a_missing_tokenizer_explains_how_to_provide_one(tmp_path):
     folder = open_clip_folder("vit_quick_gelu", tmp_path / "theirs")
     # Tests run offline.
     refused(r"openai/clip-vit-base-patch32 cannot be read .*the argument tokenizer", read_model, folder)
@@ -173,7 +173,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_shapes_have_their_published_sizes(name):
+def test_published_architectures_have_their_published_sizes(name):
     width, layers, head, ratio, patch, text_width, heads, text_layers, dim, millions = PUBLISHED[name]
     vision = {"width": width, "layers": layers, "head_width": head, "mlp_ratio": ratio, "patch_size": patch}
     config = {"embed_dim": dim, "vision_cfg": vision, "text_cfg": {"width": text_width, "heads": heads}}
@@ -208,12 +208,12 @@ def change_text(**fields):
         (lambda config, tensors: tensors.pop("visual.proj"), "tensors"),
     ],
 )
-def test_what_the_towers_here_cannot_follow_is_refused_by_its_field(change, field, tmp_path):
+def test_settings_that_the_towers_do_not_support_are_refused_by_their_field(change, field, tmp_path):
     folder = open_clip_folder("vit_quick_gelu", tmp_path / "changed", change)
     refused(f": {field}: found", read_towers, folder)
 
 
-def test_the_preprocessing_is_that_of_the_configuration(tmp_path):
+def test_the_preprocessing_is_read_from_the_configuration(tmp_path):
     def squash(config, tensors):
         config["preprocess_cfg"] = {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash"}
 
@@ -223,7 +223,7 @@ def test_the_preprocessing_is_that_of_the_configuration(tmp_path):
     assert (plain.shortest_edge, plain.crop_size, plain.resample) == (32, (32, 32), "bicubic")
 
 
-def test_a_folder_of_both_libraries_is_open_clips_if_its_config_names_code_of_its_own(tmp_path):
+def test_a_folder_of_both_libraries_is_read_as_open_clip_if_its_config_names_custom_code(tmp_path):
     """As Marqo's fashion models: open_clip's tensors below `model.` for its code, and open_clip's own files."""
     folder = open_clip_folder("vit_gelu", tmp_path / NAMES["vit_gelu"])
     config = {"model_type": "siglip", "architectures": ["SigLIP"], "auto_map": {"AutoModel": "modeling.SigLIP"}}

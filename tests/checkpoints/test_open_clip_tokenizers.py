@@ -37,7 +37,7 @@ def tokenizer_of(folder):
     return read_open_clip(folder, ConversionOptions()).tokenizer
 
 
-def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
+def test_clipa_replaces_the_separator_by_padding(tmp_path):
     def as_published(config, tensors):
         kwargs = {"hf_tokenizer_name": "bert-base-uncased", "tokenizer_kwargs": {"strip_sep_token": True}}
         config["model_cfg"]["text_cfg"].update(kwargs)
@@ -56,7 +56,7 @@ def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
     assert with_padded_end(copy).hash() == ours.hash()
 
 
-def test_without_a_causal_mask_padding_is_read_and_is_zero(tmp_path):
+def test_padding_is_zero_and_visible_to_towers_without_a_causal_mask(tmp_path):
     ours = tokenizer_of(save_clip(open_clip_folder("mobile_large", tmp_path / NAMES["mobile_large"])))
     ids, mask = ours.pad(ours.encode(["dog a", "a"]))
     assert ids.tolist() == [[2, 1, 0, 3] + [0] * 8, [2, 0, 3] + [0] * 9]
@@ -65,7 +65,7 @@ def test_without_a_causal_mask_padding_is_read_and_is_zero(tmp_path):
     assert tokenizer_of(causal).spec.fixed_length is None
 
 
-def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
+def test_texts_of_metaclip_2_end_as_those_of_xlm_v(tmp_path):
     def as_published(config, tensors):
         config["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "facebook/xlm-v-base", "pool_type": "eos", "eos_id": 2}
 
@@ -115,7 +115,7 @@ def test_a_text_is_cleaned_as_open_clip_cleans_it(name, tmp_path):
         ({"context_length": 5}, True), ({"use_fast": True}, False),
     ],
 )  # fmt: skip
-def test_an_argument_of_the_tokenizer_that_is_not_followed_is_refused(arguments, simple, tmp_path):
+def test_unsupported_arguments_of_the_tokenizer_are_refused(arguments, simple, tmp_path):
     field = rf"open_clip_config.json: text_cfg.tokenizer_kwargs.{next(iter(arguments))}"
     options = {"simple": simple, "config": "open_clip_config.json"}
     refused(field, read_open_clip_tokenizer, save_clip(tmp_path), "clip", 9, arguments, **options)
@@ -123,7 +123,7 @@ def test_an_argument_of_the_tokenizer_that_is_not_followed_is_refused(arguments,
     read_open_clip_tokenizer(tmp_path, "clip", 9, off, **options)
 
 
-def test_settings_of_sentence_transformers_win_over_those_of_the_tokenizer(tmp_path):
+def test_settings_of_sentence_transformers_take_precedence_over_those_of_the_tokenizer(tmp_path):
     folder = save_bert(tmp_path)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 5, "do_lower_case": true}')
     assert read_huggingface_tokenizer(folder, {"model_type": "bert"}).spec.cleaning == "str_lower"

@@ -45,7 +45,7 @@ def test_an_archive_gives_the_towers_of_its_model(case, form, tmp_path):
     assert encoder.preprocessing.shortest_edge == size and encoder.preprocessing.crop_size == (size, size)
 
 
-def test_a_bare_state_dict_does_not_say_its_activation_and_a_training_checkpoint_neither(tmp_path):
+def test_state_dicts_and_training_checkpoints_do_not_determine_the_activation(tmp_path):
     for form in ("state_dict", "checkpoint"):
         path = openai_file("vit_quick_gelu", tmp_path / f"{form}.pt", form, numbers=False)
         refused("activation: found a bare state dict", read_towers, path)
@@ -96,7 +96,7 @@ def without_values(shapes):
 
 
 @pytest.mark.parametrize("name", further(NINE, ("RN50", "RN101", "ViT-B/32", "ViT-L/14@336px")))
-def test_the_nine_published_architectures_are_told_by_their_shapes(name):
+def test_the_nine_published_architectures_are_recognised_by_their_shapes(name):
     (size, *sizes), text_width, dim, parameters = NINE[name]
     assert name in PUBLISHED.values() and len(PUBLISHED) == 9
     shapes = {
@@ -135,7 +135,7 @@ def archive_with(path, pickled, extra=()):
     return path
 
 
-def test_a_pickle_with_code_in_it_is_refused_and_nothing_of_it_runs(tmp_path, monkeypatch):
+def test_a_pickle_that_contains_code_is_refused_and_the_code_does_not_run(tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(os, "system", ran.append)
     monkeypatch.setattr("builtins.eval", ran.append)
@@ -153,7 +153,7 @@ def test_names_outside_the_archive_are_refused(tmp_path):
         refused("wanted names inside the archive", open_torch_archive, path)
 
 
-def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_path):
+def test_files_that_are_truncated_or_have_wrong_storage_sizes_are_refused(tmp_path):
     path = tmp_path / "whole.pt"
     torch.save({"w": torch.randn(40, 50)}, path)
     cut = tmp_path / "cut.pt"
@@ -174,7 +174,7 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
 @pytest.mark.parametrize(
     ("name", "read"), [("w.pt", open_torch_archive), ("w.safetensors", open_safetensors), ("w.npz", load_model)]
 )
-def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
+def test_a_pointer_of_git_lfs_is_reported_as_such(tmp_path, name, read):
     (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n")
     refused("a pointer of Git LFS .*`git lfs pull`.*(whole|complete|undamaged)", read, tmp_path / name)
 
@@ -183,7 +183,7 @@ def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
     ("name", "read"), [("w.pt", open_torch_archive), ("w.safetensors", open_safetensors), ("w.npz", load_model)]
 )
 @pytest.mark.parametrize("page", ["<!DOCTYPE html>\n<html>Quota exceeded</html>", "\n <HTML><head></head></HTML>"])
-def test_a_web_page_is_called_one(tmp_path, name, read, page):
+def test_a_web_page_instead_of_weights_is_reported_as_such(tmp_path, name, read, page):
     (tmp_path / name).write_text(page)
     refused("a web page instead of the file", read, tmp_path / name)
     (tmp_path / "tokenizer.json").write_text(page)
@@ -206,7 +206,7 @@ def test_a_web_page_is_called_one(tmp_path, name, read, page):
         ("visual.trunk.patch_embed.proj.weight", "open_clip .*; wanted the folder with its open_clip_config.json"),
     ],
 )
-def test_files_of_other_projects_are_known_by_their_names_before_a_setting_is_asked_for(
+def test_files_of_other_projects_are_recognised_by_their_names_before_settings_are_required(
     name, message, options, tmp_path
 ):
     for wrapper in ("", "module."):
@@ -216,12 +216,12 @@ def test_files_of_other_projects_are_known_by_their_names_before_a_setting_is_as
         refused(f"x.pt: tensors: found names of .*{message}", load_model, tmp_path / "x.pt", **options)
 
 
-def test_the_copies_that_a_message_names_are_in_the_table_of_published_models():
+def test_models_that_a_message_recommends_are_in_the_table_of_published_models():
     names = re.findall(r"zoo:[\w./-]+", str(_OTHER_PROJECTS))
     assert len(names) == 3 and all(find_published(name) for name in names)
 
 
-def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
+def test_the_error_for_an_archive_without_a_clip_lists_what_is_missing(tmp_path):
     path, message = tmp_path / "other.pt", "tensors: found no text_projection, .*wanted the weights of OpenAI's CLIP"
     torch.save({"w": torch.zeros(2)}, path)
     refused(message, read_towers, path, source_format="openai")
@@ -241,7 +241,7 @@ CONFIGURED = {
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-def test_heads_of_a_state_dict_are_those_of_the_configuration_of_its_size(name):
+def test_numbers_of_heads_follow_from_the_published_configuration_of_the_size(name):
     choose, how = choose_heads(name, None, None)
     for tower, (width, layers, heads) in zip(("vision", "text"), CONFIGURED[name], strict=True):
         assert choose(tower, width, layers) == heads
@@ -256,7 +256,7 @@ def test_texts_of_another_vocabulary_are_refused(tmp_path):
     refused(message, read_towers, path, activation="gelu", heads="2,2")
 
 
-def test_heads_that_nothing_tells_are_asked_for(tmp_path):
+def test_numbers_of_heads_that_cannot_be_inferred_must_be_given(tmp_path):
     path = openai_file("vit_quick_gelu", tmp_path / "run.pt", "checkpoint", numbers=False)
     options = {"activation": "quick_gelu"}
     refused("heads: found .* tower of .* layers of .*wanted the argument heads", read_towers, path, **options)
@@ -268,7 +268,7 @@ def test_heads_that_nothing_tells_are_asked_for(tmp_path):
     assert given == ["activation", "heads"]
 
 
-def test_a_training_checkpoint_is_read_whatever_stands_beside_its_weights(tmp_path):
+def test_a_training_checkpoint_is_read_whatever_else_it_contains(tmp_path):
     weights = {"w": torch.ones(2), "b": torch.zeros(3)}
     average = {name: 0 * tensor for name, tensor in weights.items()}
     wrapped = {f"module._orig_mod.{name}": tensor for name, tensor in weights.items()}
@@ -291,7 +291,7 @@ def test_a_training_checkpoint_is_read_whatever_stands_beside_its_weights(tmp_pa
     refused("weights: found several parts: state_dict, model; wanted one", open_torch_archive, tmp_path / "two.pt")
 
 
-def test_long_clip_reads_twenty_positions_of_one_table_and_the_rest_of_another(tmp_path):
+def test_long_clip_takes_twenty_positions_from_one_table_and_the_rest_from_another(tmp_path):
     """Long-CLIP's own: `positional_embedding * mask1 + positional_embedding_res * mask2`, `mask1[:20] = 1`."""
     state = tensors_of("vit_quick_gelu")
     width = state["positional_embedding"].shape[1]

@@ -22,7 +22,7 @@ PHOTOGRAPHS, CAPTIONS = (100, 1000) if os.environ.get("ROCOCO_THOROUGH") else (4
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_dinov2_gives_the_reference_vectors_on_photographs(real_data, tmp_path):
+def test_dinov2_gives_the_embeddings_of_the_reference_on_photographs(real_data, tmp_path):
     folder = real_data / "towers" / "dinov2_vits14"
     images = [Image.open(path) for path in sorted((real_data / "coco/images/val2014").glob("*.jpg"))[:PHOTOGRAPHS]]
     reference = transformers.Dinov2Model.from_pretrained(folder, dtype=torch.float32).eval()
@@ -44,7 +44,7 @@ def test_dinov2_gives_the_reference_vectors_on_photographs(real_data, tmp_path):
 
 
 @pytest.mark.slow
-def test_minilm_gives_the_reference_vectors_on_captions(real_data, tmp_path):
+def test_minilm_gives_the_embeddings_of_the_reference_on_captions(real_data, tmp_path):
     folder = real_data / "towers" / "minilm_l6_v2"
     images = json.loads((real_data / "coco" / "captions_test.json").read_text())
     captions = [caption for image in images for caption in image["caption"]][:CAPTIONS]

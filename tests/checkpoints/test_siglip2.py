@@ -61,7 +61,7 @@ def vectors(reference, images, most):
 @pytest.mark.parametrize(
     "most", [64, pytest.param(200, marks=pytest.mark.thorough), pytest.param(256, marks=pytest.mark.thorough)]
 )
-def test_images_of_ten_shapes_give_the_reference_vectors(most, reference, folder_of):
+def test_images_of_ten_shapes_give_the_embeddings_of_the_reference(most, reference, folder_of):
     encoder = read_model(folder_of(most))
     assert (encoder.preprocessing.patch_size, encoder.preprocessing.max_patches) == (PATCH, most)
     expected = vectors(reference, IMAGES, most)
@@ -71,14 +71,14 @@ def test_images_of_ten_shapes_give_the_reference_vectors(most, reference, folder
     assert isinstance(transformers.AutoImageProcessor.from_pretrained(folder_of(most)), type(processor(most)))
 
 
-def test_an_image_has_the_size_of_the_reference():
+def test_images_are_resized_to_the_sizes_of_the_reference():
     random, reference = np.random.default_rng(0), image_processing_pil_siglip2.get_image_size_for_max_num_patches
     for height, width in np.exp(random.uniform(0, 10, (300, 2))).astype(int).tolist():
         for patch, most in ((16, 256), (14, 100), (32, 1)):
             assert naflex_image_size(height, width, patch, most) == reference(height, width, patch, most)
 
 
-def test_strips_hold_the_patches_and_the_grid_of_the_reference(folder_of):
+def test_patch_sequences_contain_the_patches_and_grids_of_the_reference(folder_of):
     preprocessing = read_model(folder_of(64)).preprocessing
     inputs = processor(64)(IMAGES, return_tensors="np")
     strips = np.stack([preprocessing.resize(image) for image in IMAGES])
@@ -93,7 +93,7 @@ def test_strips_hold_the_patches_and_the_grid_of_the_reference(folder_of):
         assert strip[64][:6].tolist() == [0, grid[0], 0, 0, grid[1], 0]
 
 
-def test_texts_scale_and_bias_are_those_of_the_reference(reference, folder_of):
+def test_text_embeddings_scale_and_bias_match_the_reference(reference, folder_of):
     model = read_model(folder_of(64)).model
     ids, mask = random_texts(hf.TEXT["max_position_embeddings"], 99, 5, padding=1)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_texts_scale_and_bias_are_those_of_the_reference(reference, folder_of):
     assert float(model.logit_bias[...]) == reference.logit_bias.item()
 
 
-def test_a_vector_depends_neither_on_the_batch_nor_on_its_padding(folder_of):
+def test_an_embedding_does_not_depend_on_its_batch_or_its_padding(folder_of):
     encoder = read_model(folder_of(64))
     together = encoder.encode_image(IMAGES)
     backwards = encoder.encode_image([*IMAGES[3:], *IMAGES, *IMAGES][::-1])[::-1]
@@ -117,7 +117,7 @@ def test_a_vector_depends_neither_on_the_batch_nor_on_its_padding(folder_of):
     np.testing.assert_array_equal(encoder.encode_image(strips), together)
 
 
-def test_squares_are_read_as_they_are_as_training_has_them(reference, folder_of):
+def test_square_images_of_training_are_read_without_patch_sequences(reference, folder_of):
     """Also another square than the positions are stored for, and some of its patches."""
     encoder = read_model(folder_of(64))
     squashed = encoder.preprocessing.with_fixed_grid
@@ -143,7 +143,7 @@ def test_an_image_size_chooses_the_number_of_patches_and_keeps_the_positions(
     refused("whole patches", read_model, folder_of(64), image_size=50)
 
 
-def test_a_model_directory_and_an_export_hold_it_all(reference, folder_of, tmp_path):
+def test_a_model_directory_and_an_export_contain_the_complete_model(reference, folder_of, tmp_path):
     encoder = read_model(folder_of(200))
     save_model(tmp_path / "ours", encoder)
     assert_same_model(read_model(tmp_path / "ours"), encoder)
@@ -163,7 +163,7 @@ WORDS = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *map(chr, range(33
 TEXTS = ["A Dog, a DOG!", "", "  two  dogs ", "naïve 猫", "a long dog " * 9]
 
 
-def test_texts_have_the_ids_of_the_reference_there_and_back(tmp_path):
+def test_texts_have_the_ids_of_the_reference_before_and_after_an_export(tmp_path):
     """`AutoTokenizer` makes `Siglip2Tokenizer` of every folder, which pads before a text unless told otherwise."""
     text = {"vocab_size": 128, "pad_token_id": 0, "eos_token_id": 1}
     folder = hf.saved(hf.siglip2(text, STORED, PATCH), tmp_path / "theirs")
@@ -182,7 +182,7 @@ def test_texts_have_the_ids_of_the_reference_there_and_back(tmp_path):
     refused("padding_side: found 'left'; wanted 'right'", read_model, folder)
 
 
-def test_a_lone_image_tower_is_read_and_written(reference, tmp_path):
+def test_a_single_image_tower_is_read_and_written(reference, tmp_path):
     folder = hf.saved(reference.vision_model, tmp_path / "theirs")
     encoder = read_model(folder)  # without a file of its image processor, whose default is as many patches as stored
     expected = vectors(reference, IMAGES, 256)
@@ -192,7 +192,7 @@ def test_a_lone_image_tower_is_read_and_written(reference, tmp_path):
     assert_same_model(read_model(tmp_path / "ours"), encoder)
 
 
-def test_inspect_tells_the_patches_and_counts_padding(folder_of, tmp_path, capsys):
+def test_inspect_reports_patches_and_counts_padding(folder_of, tmp_path, capsys):
     save_model(tmp_path / "model", encoder := read_model(folder_of(200)))
     run_command(inspect, str(tmp_path / "model"))
     printed = capsys.readouterr().out
@@ -224,14 +224,14 @@ PLAIN = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 128,
         ("preprocessor_config.json", {"do_resize": False}, "do_resize: found false"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(file, changes, message, reference, tmp_path):
+def test_unsupported_settings_are_refused_by_name(file, changes, message, reference, tmp_path):
     folder = hf.saved(reference, tmp_path / "theirs")
     processor(64).save_pretrained(folder)
     change_json(folder / file, lambda config: config.update(changes))
     refused(message, read_model, folder)
 
 
-def test_a_description_that_no_tower_reads_is_refused(folder_of):
+def test_a_description_that_does_not_fit_any_tower_is_refused(folder_of):
     spec, preprocessing = read_model(folder_of(64)).spec.vision, read_model(folder_of(64)).preprocessing
     for name, value in (
         ("pooling", "mean"),

@@ -41,7 +41,7 @@ def test_the_model_of_the_subfolder_is_read(clip_folder):
     assert model.preprocessing.mean == (0.5, 0.4, 0.3) and model.spec.text is not None
 
 
-def test_a_repository_of_that_form_is_read_from_the_hub(clip_folder, tmp_path, monkeypatch):
+def test_a_repository_with_subfolders_is_read_from_the_hub(clip_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     snapshot = tmp_path / "models--o--n" / "snapshots" / COMMIT
     shutil.copytree(clip_folder, snapshot)
@@ -52,7 +52,7 @@ def test_a_repository_of_that_form_is_read_from_the_hub(clip_folder, tmp_path, m
     refused("no 0_CLIPModel/model.*in the cache, and the hub answers", read_model, f"o/n@{COMMIT}")
 
 
-def test_a_text_model_of_a_subfolder_is_pooled_as_the_folder_says(tmp_path):
+def test_a_text_model_of_a_subfolder_is_pooled_as_its_folder_specifies(tmp_path):
     hf.saved(hf.bert(), tmp_path / "0_Transformer")
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling/config.json").write_text(
@@ -81,13 +81,13 @@ def test_a_text_model_of_a_subfolder_is_pooled_as_the_folder_says(tmp_path):
         ("[", "JSON"),
     ],
 )
-def test_modules_that_are_not_followed_are_refused(modules, said, clip_folder, tmp_path):
+def test_unsupported_modules_are_refused(modules, said, clip_folder, tmp_path):
     shutil.copytree(clip_folder, tmp_path / "folder")
     (tmp_path / "folder/modules.json").write_text(modules)
     refused(f"modules.json: .*{said}", read_model, tmp_path / "folder")
 
 
-def test_a_dense_module_after_a_clip_is_refused_in_the_newer_layout_too(clip_folder, tmp_path):
+def test_a_dense_module_after_a_clip_is_refused_in_the_newer_layout(clip_folder, tmp_path):
     shutil.copytree(clip_folder / "0_CLIPModel", tmp_path / "folder")
     (tmp_path / "folder/modules.json").write_text(modules_of(("CLIPModel", ""), ("Normalize", "1_Normalize")))
     read_model(tmp_path / "folder")
@@ -96,7 +96,7 @@ def test_a_dense_module_after_a_clip_is_refused_in_the_newer_layout_too(clip_fol
 
 
 @pytest.mark.parametrize(("config", "kind"), [("CLIPConfig", "CLIP"), ("SiglipConfig", "Siglip")])
-def test_a_model_for_another_task_is_called_by_its_class(config, kind, tmp_path):
+def test_the_error_for_a_model_of_another_task_names_its_class(config, kind, tmp_path):
     config = getattr(transformers, config)(vision_config=hf.VISION, text_config={**hf.TEXT, "projection_size": 24})
     model = getattr(transformers, f"{kind}ForImageClassification")(config)
     found = f"architectures: found {kind}ForImageClassification, not the towers of a {kind.lower()} alone: .*missing"
@@ -104,7 +104,7 @@ def test_a_model_for_another_task_is_called_by_its_class(config, kind, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["altclip", "chinese_clip", "clipseg", "groupvit", "x_clip"])
-def test_a_type_that_is_not_read_is_named_with_its_class_and_what_runs_it(kind, tmp_path):
+def test_the_error_for_an_unsupported_type_names_its_class_and_an_alternative(kind, tmp_path):
     config = {"model_type": kind, "architectures": ["TheModel"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     said = rf"model_type: found '{kind}' \(TheModel\); wanted one of {', '.join(FAMILIES)}; transformers:NAME runs"

@@ -38,7 +38,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", further(CASES, ("gated, three registers",), pytest.mark.thorough))
-def test_a_pair_gives_the_reference_vectors_at_every_image_size_and_comes_back(case, tmp_path):
+def test_a_pair_matches_the_reference_at_every_image_size_and_after_an_export(case, tmp_path):
     reference = hf.tipsv2(*CASES[case])
     folder = hf.saved(reference, tmp_path / "theirs")
     ids, mask = random_texts(13, 99, 5)
@@ -63,12 +63,12 @@ def test_a_pair_gives_the_reference_vectors_at_every_image_size_and_comes_back(c
     np.testing.assert_allclose(again[2], logits, rtol=1e-6)
 
 
-def test_a_lone_image_tower_at_another_size_is_exported_with_its_own_rule_for_positions(tmp_path):
+def test_an_image_tower_exported_at_another_size_keeps_its_resampling_of_positions(tmp_path):
     encoder = read_towers(hf.saved(hf.tipsv2().vision_model, tmp_path / "theirs"), image_size=50)
     assert export_huggingface(encoder, tmp_path / "ours") == "tipsv2"
 
 
-def test_a_checkpoint_without_a_temperature_has_that_of_its_configuration(tmp_path):
+def test_the_temperature_is_read_from_the_configuration_if_the_checkpoint_has_none(tmp_path):
     """No published checkpoint has a temperature; `transformers` reads it from the configuration."""
     folder = hf.saved(hf.tipsv2(), tmp_path)
     hf.change_tensors(folder, lambda tensors: tensors.pop("temperature"))
@@ -80,7 +80,7 @@ def test_a_checkpoint_without_a_temperature_has_that_of_its_configuration(tmp_pa
 
 
 @pytest.mark.parametrize(("part", "key", "value"), [("vision", "head_dim", 4), ("text", "pooling_epsilon", 1e-6)])
-def test_what_the_towers_cannot_follow_is_refused(part, key, value, tmp_path):
+def test_settings_that_the_towers_do_not_support_are_refused(part, key, value, tmp_path):
     folder = hf.saved(hf.tipsv2(), tmp_path)
     change_json(folder / "config.json", lambda config: config[f"{part}_config"].update({key: value}))
     refused(f"{part}_config.{key}: found", convert, folder, tokenizer="none")
@@ -90,7 +90,7 @@ TEXTS = ["A Dog on the Grass.", "Zwei Hünde  spielen, schön!", "猫 dog <pad> 
 
 
 @pytest.mark.parametrize("form", [pytest.param("tokenizer.model", marks=pytest.mark.slow), "tokenizer.json"])
-def test_texts_have_the_tokens_of_the_reference_processor_and_its_vectors(form, tmp_path):
+def test_texts_have_the_tokens_and_embeddings_of_the_reference(form, tmp_path):
     reference = hf.tipsv2(text={"vocab_size": 400, "max_position_embeddings": 64})
     folder = hf.saved(reference, tmp_path / "theirs")
     sentencepiece.SentencePieceTrainer.train(
@@ -115,7 +115,7 @@ def test_texts_have_the_tokens_of_the_reference_processor_and_its_vectors(form, 
     assert_same_model(read_model(tmp_path / "ours"), encoder)
 
 
-def test_images_have_the_pixels_of_the_reference_processor_but_for_its_rounding():
+def test_images_have_the_pixels_of_the_reference_processor_except_for_rounding():
     """Compare with the function that torchvision's `resize` calls for 8-bit images; torchvision is not imported."""
     preprocessing = Preprocessing.from_huggingface({"image_processor_type": "Tipsv2ImageProcessor"})
     for shape in ((120, 171), (480, 640), (448, 448), (9, 7)):

@@ -40,7 +40,7 @@ def weights(tmp_path):
 
 
 @pytest.mark.parametrize("name", zoo())
-def test_a_row_has_its_sources_and_facts_of_their_forms(name):
+def test_every_row_has_valid_sources_and_facts(name):
     row = zoo()[name]
     assert row.sources and all(re.fullmatch(r"https://(github\.com|huggingface\.co)/\S+", each) for each in row.sources)
     assert re.fullmatch(r"https://huggingface\.co/\S+", row.address) and re.fullmatch(r"[\w.-]+/[\w.-]+", row.hub)
@@ -53,7 +53,7 @@ def test_a_row_has_its_sources_and_facts_of_their_forms(name):
     assert "have not been verified" in row.terms
 
 
-def test_tags_are_those_of_the_table_in_the_docs_and_their_activation_is_what_names_say():
+def test_tags_match_the_documented_table_and_activations_match_their_names():
     version, tags = open_clip_tags()
     page = (CHECKOUT / "docs/reference/model-formats.md").read_text()
     assert f"of {len(tags)} pretrained tags of {version} convert" in page
@@ -108,7 +108,7 @@ def test_quickgelu_architectures_have_the_tags_that_were_trained_with_it():
     [("ViT-B-32-256/openai", "ViT-B-32/openai"), ("ViT-L-16-SigLIP-512/webli", "ViT-L-16-SigLIP2?-512/webli"),
      ("ViT-B-16/laion2b_s34b_b79k", "ViT-B-16/laion2b_s34b_b88k"), ("vit-b-32/OpenAI", "ViT-B-32")],
 )  # fmt: skip
-def test_a_combination_that_open_clip_does_not_list_is_refused_with_the_nearest(name, near):
+def test_a_combination_that_open_clip_does_not_list_is_refused_with_the_nearest_one(name, near):
     refused(f"tag of open_clip .*: found '{name}'; .*did you mean .*{near}", find_published, f"zoo:{name}")
 
 
@@ -126,7 +126,7 @@ def tagged(publish, tmp_path):
     return tagged
 
 
-def test_a_tag_is_run_at_the_size_of_the_architecture_that_is_named(tagged, capsys):
+def test_a_tag_is_run_at_the_image_size_of_the_named_architecture(tagged, capsys):
     """The weights of a repository have positions for 2 x 2 patches of 16 pixels, at 32 pixels as at 40."""
     folder = tagged("siglip", architecture="ViT-B-16-SigLIP-40", image_size=40)
     model, plain = load_model("zoo:tiny", **{**OPTIONS, "heads": None}), read_towers(folder)
@@ -139,7 +139,7 @@ def test_a_tag_is_run_at_the_size_of_the_architecture_that_is_named(tagged, caps
     assert library_settings(larger)["image size"] == {"value": 64, "from": "the argument image_size"}
 
 
-def test_a_tag_is_run_with_its_own_preprocessing(tagged, capsys):
+def test_a_tag_is_run_with_the_preprocessing_of_its_row(tagged, capsys):
     preprocessing = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bilinear", "resize_mode": "squash"}
     tagged("vit_gelu", activation="gelu", image_size=32, preprocessing=preprocessing)
     model = load_model("zoo:tiny", **{**OPTIONS, "heads": None})
@@ -150,7 +150,7 @@ def test_a_tag_is_run_with_its_own_preprocessing(tagged, capsys):
     assert library_settings(model)["mean"]["from"] == "zoo:tiny"
 
 
-def test_an_activation_that_the_table_and_the_repository_see_differently(tagged, capsys):
+def test_the_activation_of_the_repository_takes_precedence_over_the_table(tagged, capsys):
     options = {**OPTIONS, "heads": None}
     tagged("vit_quick_gelu", activation="gelu")  # says so in its configuration, which goes first
     assert load_model("zoo:tiny", **options).spec.text.activation == "quick_gelu"
@@ -175,7 +175,7 @@ def test_an_activation_that_the_table_and_the_repository_see_differently(tagged,
     )
 
 
-def test_a_name_that_is_not_known_is_refused_with_the_nearest(refusal):
+def test_an_unknown_name_is_refused_with_the_nearest_one(refusal):
     refused(r"'fare3'; .*`rococo inspect zoo:` lists \(did you mean fare", find_published, "zoo:fare3")
     version = re.escape(open_clip_tags()[0])
     refused(
@@ -199,7 +199,7 @@ def test_a_name_that_is_not_known_is_refused_with_the_nearest(refusal):
         ),
     ],
 )
-def test_offline_one_line_names_the_address_and_the_way_to_use_a_copy(facts, address, publish, refusal):
+def test_the_error_without_network_names_the_address_and_how_to_use_a_copy(facts, address, publish, refusal):
     publish(**facts)
     terms, line = refusal("inspect", "zoo:tiny").splitlines()
     assert "licence: unknown; the published files have not been verified by this project" in terms
@@ -207,7 +207,7 @@ def test_offline_one_line_names_the_address_and_the_way_to_use_a_copy(facts, add
     assert line.endswith(f"; wanted {address}; or a copy of it, by its path instead of zoo:tiny")
 
 
-def test_a_repository_is_read_at_its_revision_and_its_own_activation_goes_first(publish, tmp_path, weights):
+def test_a_repository_is_read_at_its_revision_and_its_activation_takes_precedence(publish, tmp_path, weights):
     snapshot = tmp_path / "hub" / "models--o--n" / "snapshots" / REVISION
     snapshot.parent.mkdir(parents=True)
     publish(hub="o/n", revision=REVISION, activation="gelu")

@@ -58,7 +58,7 @@ def test_every_command_has_help_with_examples(command, capsys):
         ("convert llama out", ["llama", "clip"]),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_2(words, said, world, monkeypatch, refusal):
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(words, said, world, monkeypatch, refusal):
     monkeypatch.chdir(world)
     before = sorted(world.rglob("*"))
     error = refusal(*words.split())
@@ -67,7 +67,7 @@ def test_bad_input_is_one_line_and_2(words, said, world, monkeypatch, refusal):
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EEXIST, errno.ENOSPC, errno.EDQUOT])
-def test_system_errors_of_paths_and_disks_are_bad_input_and_others_are_not(number):
+def test_system_errors_of_paths_and_disks_are_reported_as_bad_input_and_others_are_not(number):
     refused = as_input_error(OSError(number, os.strerror(number), "some/file"))
     assert str(refused).startswith(f"some/file: file system: found {os.strerror(number)}; wanted ")
     assert as_input_error(OSError(errno.EBADF, os.strerror(errno.EBADF))) is None
@@ -116,7 +116,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(words, size, bal
         ("demo --protocol papr", ["rococo demo: argument --protocol: invalid choice: 'papr'"]),
     ],
 )
-def test_a_wrong_word_is_one_line_with_the_nearest(words, said, capsys):
+def test_a_misspelt_word_is_reported_in_one_line_with_the_nearest_one(words, said, capsys):
     with pytest.raises(SystemExit) as ended:
         sys.exit(main(words.split()))
     error = capsys.readouterr().err
@@ -140,7 +140,7 @@ def test_a_dry_run_prints_every_key_and_trains_nothing(tmp_path, capsys, refusal
     assert "no '='; wanted --config.key=value" in refusal(*dry, "--config.steps")
 
 
-def test_articles_fit_the_new_word(tmp_path):
+def test_articles_fit_the_inserted_word(tmp_path):
     captions, out = tmp_path / "captions.json", tmp_path / "same_concept.json"
     # One noun each; a text decides its draw, so that equal texts would be one draw.
     texts = [f"a {word} {k}" for word in ("dog", "cat", "man", "woman", "child", "horse", "car") for k in range(5)]
@@ -152,7 +152,7 @@ def test_articles_fit_the_new_word(tmp_path):
     assert not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", out.read_text())
 
 
-def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal):
+def test_half_truths_are_made_from_captions_without_a_model(tmp_path, refusal):
     texts = [f"a {word} on the grass" for word in ("dog", "cat", "horse", "car", "boat", "bird")] + ["very nice"]
     images = [{"image": f"{k}.jpg", "caption": [text, "another one, with a cup"]} for k, text in enumerate(texts)]
     (tmp_path / "captions.json").write_text(json.dumps(images))
@@ -186,7 +186,7 @@ def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal)
     assert "MODEL: model: found none" in refusal(*words, "--out", str(tmp_path / "x.json"))
 
 
-def test_altered_captions_follow_the_seed_the_lexicon_and_the_influence_table(tmp_path):
+def test_altered_captions_depend_on_seed_lexicon_and_influence_table(tmp_path):
     texts = [f"a {word} on a {word}" for word in ("dog", "cat", "horse", "car")]
     images = [{"image": f"{k}.jpg", "caption": [text]} for k, text in enumerate(texts)]
     (tmp_path / "captions.json").write_text(json.dumps(images))
@@ -222,7 +222,7 @@ def test_the_help_names_every_corruption():
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops_reading_gets_no_traceback():
+def test_a_closed_pipe_causes_no_traceback():
     command = f"{sys.executable} -m rococo_jax benchmarks | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stdout.count("\n") == 1 and done.stderr == ""

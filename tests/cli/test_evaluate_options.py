@@ -48,7 +48,7 @@ def command(data, out, *options) -> list[str]:
     return [*f"evaluate {data}/model.py:Random {folders} --mixed-galleries none --batch-size 2".split(), *options]
 
 
-def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_path, capsys):
+def test_the_json_option_prints_only_json_and_the_quiet_option_only_warnings(data, tmp_path, capsys):
     options = ["--json", "--quiet", "--limit", "4", "--model-arg", "seed=3", "--no-report"]
     assert main(command(data, tmp_path, *options)) == 0
     out, err = capsys.readouterr()
@@ -59,7 +59,7 @@ def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_pa
     assert all("warning" in line for line in err.splitlines()) and "other embeddings" in err
 
 
-def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys):
+def test_a_note_reports_a_model_at_chance_and_not_a_good_one(data, tmp_path, capsys):
     assert main(command(data, tmp_path, "--no-report")) == 0
     notes = json.loads((tmp_path / "results.json").read_text())["notes"]
     (told,) = [note for note in notes if note.startswith("image_to_text:")]
@@ -71,7 +71,7 @@ def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_the_chance_level_is_that_of_a_random_order(data):
+def test_the_chance_level_matches_a_random_order(data):
     """Over 30 random models R@1 is on average what `chance` says."""
     folders = {"images": data / "images", "annotations": data / "annotations"}
     (benchmark,) = open_benchmarks(Settings(mixed_galleries=()), **folders)
@@ -93,18 +93,18 @@ def test_the_chance_level_is_that_of_a_random_order(data):
         (["--model-arg", "colour=red"], "unexpected keyword argument 'colour'"),
     ],
 )
-def test_bad_options_are_one_line(data, tmp_path, refusal, options, said):
+def test_bad_options_are_reported_in_one_line(data, tmp_path, refusal, options, said):
     assert said in refusal(*command(data, tmp_path / "out", *options)).splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_device_that_is_not_there_is_one_line(data, tmp_path):
+def test_a_missing_device_is_reported_in_one_line(data, tmp_path):
     words = command(data, tmp_path / "out", "--device", "tpu")
     done = subprocess.run([sys.executable, "-m", "rococo_jax", *words], capture_output=True, text=True)
     assert done.returncode == 2 and "no tpu that JAX can use" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_setting_from_python_may_be_one_value_or_several():
+def test_a_setting_from_python_can_be_one_value_or_several():
     several = Settings(
         tasks=("a",), corruptions=("fog",), seeds=(7,), severities=(2,), templates=("5",), corrupted_benchmarks=("b",),
         mixed_galleries=("mix_0.5",), out_images=(("coco", "x/y"),),
@@ -121,7 +121,7 @@ def test_a_setting_from_python_may_be_one_value_or_several():
         refused(f"settings: {next(iter(setting))}: found ", as_tuples, setting)
 
 
-def test_the_public_call_takes_one_name_for_several(data):
+def test_the_python_function_accepts_one_name_instead_of_several(data):
     folders = {"images": data / "images", "annotations": data / "annotations"}
     options = {"mixed_galleries": (), "seeds": 1, "tasks": "image_to_text", "limit": 3, "images_at_once": 2}
     results = rococo_jax.evaluate(f"{data / 'model.py'}:Random", **folders, **options)
@@ -129,7 +129,7 @@ def test_the_public_call_takes_one_name_for_several(data):
     refused("benchmarks.*nothing", rococo_jax.evaluate, f"{data / 'model.py'}:Random", data=data, benchmarks="nothing")
 
 
-def test_the_public_call_takes_them_too(data):
+def test_the_python_function_accepts_the_options_of_the_command(data):
     source = f"{data / 'model.py'}:Random"
     results = rococo_jax.evaluate(
         source, data / "images", data / "annotations", mixed_galleries=(), images_at_once=2, limit=3,

@@ -37,7 +37,7 @@ def places(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", TAKE_A_MODEL)
-def test_every_command_asks_for_what_a_checkpoint_does_not_say(command, places, tmp_path, refusal):
+def test_every_command_names_the_option_for_a_missing_part_of_a_checkpoint(command, places, tmp_path, refusal):
     words = [word.format(**places, out=tmp_path / "out") for word in TAKE_A_MODEL[command].split()]
     (line,) = (line for line in refusal(command, *words).splitlines() if "epoch_9.pt: activation: found" in line)
     for part in (
@@ -51,6 +51,6 @@ def test_every_command_asks_for_what_a_checkpoint_does_not_say(command, places, 
     ("name", "said"),
     [("model.safetensors", "weights without an architecture; wanted its folder"), ("epoch_32.bin2", "a file .bin2")],
 )
-def test_a_weights_file_that_says_too_little_gets_a_hint(tmp_path, refusal, name, said):
+def test_the_error_for_an_incomplete_weights_file_contains_a_hint(tmp_path, refusal, name, said):
     (tmp_path / name).write_bytes(b"x")
     assert said in refusal("inspect", tmp_path / name)

@@ -84,7 +84,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_an_undamaged_tar_is_what_tar_unpacks(kind, get, tmp_path):
+def test_an_undamaged_tar_is_unpacked_as_by_tar(kind, get, tmp_path):
     members = [("val/a.jpg", CONTENT), ("val/deep/" + "long" * 50 + ".jpg", b"b"), ("other/c", b"c")]
     packed = PACKED[kind](tar_of(*members))
     folder = get(packed)
@@ -103,7 +103,7 @@ def test_one_changed_bit_of_a_compressed_archive_is_refused(kind, place, get):
     refuse(get, bytes(packed), "")
 
 
-def test_the_check_sum_at_the_very_end_is_compared(get):
+def test_the_checksum_at_the_end_of_an_archive_is_compared(get):
     packed = bytearray(gzip.compress(tar_of(("val/x", CONTENT))))
     packed[-8] ^= 1  # of the CRC
     refuse(get, bytes(packed), "CRC")
@@ -116,14 +116,14 @@ def test_a_stream_without_its_end_is_refused(get):
 
 @pytest.mark.parametrize("kind", ["tar", "tar.gz"])
 @pytest.mark.parametrize("cut", ["amid a file", "between files", "in the header"])
-def test_a_tar_that_ends_early_is_refused_wherever_it_was_cut(cut, kind, get):
+def test_a_truncated_tar_is_refused_wherever_it_ends(cut, kind, get):
     whole = tar_of(("val/x", CONTENT), ("val/y", CONTENT), format=tarfile.USTAR_FORMAT)
     second = 512 + -(-len(CONTENT) // 512) * 512
     length = {"amid a file": second + 512 + 1000, "between files": second, "in the header": second + 100}[cut]
     refuse(get, PACKED[kind](whole[:length]), "unexpected end of data|cut short or damaged")
 
 
-def test_a_damaged_header_between_files_is_no_end(get):
+def test_a_damaged_header_between_files_does_not_end_a_tar(get):
     whole = bytearray(tar_of(("val/x", b"one"), ("val/y", b"two"), format=tarfile.USTAR_FORMAT))
     whole[1024 + 3] ^= 1  # of the second name, which the header's sum covers
     refuse(get, bytes(whole), "cut short or damaged")
@@ -151,14 +151,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_leads_out_is_refused(name, kind, get):
+def test_a_name_that_leads_out_of_the_folder_is_refused(name, kind, get):
     make = zip_of if kind == "zip" else tar_of
     refuse(get, make(("val/ok", b"ok"), (HOSTILE[name], b"bad")), "leads out of the archive")
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../etc/passwd", "../../set"])
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_a_link_that_leads_out_is_refused(kind, target, get):
+def test_a_link_that_leads_out_of_the_folder_is_refused(kind, target, get):
     make = zip_of if kind == "zip" else tar_of
     refuse(get, make(("val/ok", b"ok"), ("val/link", (tarfile.SYMTYPE, target))), "link|outside")
 
@@ -182,7 +182,7 @@ def test_a_link_to_nothing_or_to_itself_is_refused(target, get):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_links_become_what_they_lead_to(kind, get):
+def test_links_are_replaced_by_their_targets(kind, get):
     """The folder itself, folders and files in it, whether they lie inside the folder that is kept or beside it."""
     make = zip_of if kind == "zip" else tar_of
     symbolic = tarfile.SYMTYPE
@@ -197,7 +197,7 @@ def test_links_become_what_they_lead_to(kind, get):
     assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
-def test_a_link_to_nothing_beside_the_folder_does_not_matter(get):
+def test_a_broken_link_outside_of_the_folder_does_not_matter(get):
     folder = get(tar_of(("val/a", b"a"), ("docs/latest", (tarfile.SYMTYPE, "gone"))))
     assert contents(folder) == {"a": b"a"}
 
@@ -208,7 +208,7 @@ def test_hard_links_keep_their_contents(get):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
-def test_contents_that_the_disk_has_no_room_for_are_not_unpacked(kind, get, monkeypatch):
+def test_an_archive_is_not_unpacked_if_the_disk_has_no_room_for_it(kind, get, monkeypatch):
     """The archive stays for a call with more room; `free` is what the disk has."""
     content = bytes(30_000_000)
     packed = zip_of(("val/x", content)) if kind == "zip" else PACKED[kind](tar_of(("val/x", content)))
@@ -237,7 +237,7 @@ else:
 """
 
 
-def test_a_header_of_many_bytes_does_not_take_memory(tmp_path):
+def test_a_header_of_many_bytes_takes_bounded_memory(tmp_path):
     """A PAX record of 400 MB, which compresses to 0.4 MB."""
     header = tarfile.TarInfo("val/x")
     header.type, header.size = tarfile.XHDTYPE, 400_000_000
@@ -251,7 +251,7 @@ def test_a_header_of_many_bytes_does_not_take_memory(tmp_path):
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "/a", "a/../..", "a/../../b", "..\\a", "a\\b", "C:a", "c:\\a", "a\0b", "link/a", "link"]
 )
-def test_names_that_do_not_stay_inside(name, tmp_path):
+def test_names_that_lead_out_of_a_folder_are_recognised(name, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/link").symlink_to(tmp_path)
     assert not stays_inside(tmp_path / "in", name)

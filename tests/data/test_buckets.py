@@ -45,7 +45,7 @@ def forget_rights(server) -> None:
     remote.file_system.cache_clear()
 
 
-def test_a_bucket_gives_what_a_folder_gives_until_the_right_is_lost(server, tmp_path):
+def test_a_bucket_is_read_like_a_folder_until_its_permission_is_revoked(server, tmp_path):
     import boto3
 
     (tmp_path / "tars").mkdir()

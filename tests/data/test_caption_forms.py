@@ -132,7 +132,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_the_same_data(form, photos, tmp_path, capsys):
+def test_every_form_of_captions_gives_the_same_data(form, photos, tmp_path, capsys):
     write, images, captions = FORMS[form]
     write(tmp_path)
     capsys.readouterr()
@@ -149,7 +149,7 @@ def test_every_form_is_the_same_data(form, photos, tmp_path, capsys):
     assert [np.asarray(pair.open())[0, 0, 0] for pair in pairs] == [1, 3, 5]
 
 
-def test_images_without_names_are_called_by_their_contents(photos, tmp_path):
+def test_images_without_names_are_named_by_their_contents(photos, tmp_path):
     rows = [{"photo": (photos / image).read_bytes(), "text": text} for image, text in ROWS]
     in_parquet(rows, "a.parquet")(tmp_path)
     in_parquet(rows[::-1], "b.parquet", row_group_size=2)(tmp_path)
@@ -181,7 +181,7 @@ def test_images_in_parquet_are_decoded_once_in_any_order(has_copy, tmp_path, mon
     assert capsys.readouterr().err.count("no copy of its images") == (not has_copy)
 
 
-def test_a_parquet_file_that_is_written_again_is_copied_again(tmp_path):
+def test_a_parquet_file_that_has_changed_is_copied_again(tmp_path):
     for images in (PNGS, PNGS[::-1]):
         rows = [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(images)]
         in_parquet({"image": rows, "text": "a"})(tmp_path)

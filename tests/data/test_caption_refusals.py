@@ -129,7 +129,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_is_wrong_is_named_by_file_and_place(kind, tmp_path):
+def test_errors_name_the_file_and_the_place(kind, tmp_path):
     name, content, message = BAD[kind]
     write_pictures(tmp_path / "photos", ["1.png", "b/2.png", "3.png"])
     path = name if name.startswith("hf:") else f"{tmp_path}/{name}"
@@ -149,7 +149,7 @@ KINDS = {"JPEG": {"quality": 95}, "PNG": {}, "WEBP": {}, "GIF": {}, "BMP": {}, "
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [8, 400])
-def test_images_as_base64_text_are_named_in_a_short_line(kind, width, tmp_path):
+def test_images_as_base64_text_are_refused_in_a_short_line(kind, width, tmp_path):
     file = io.BytesIO()
     Image.effect_noise((width, width), 50).convert("RGB").save(file, kind, **KINDS[kind])
     text = base64.b64encode(file.getvalue()).decode()
@@ -173,7 +173,7 @@ def test_images_as_base64_text_are_named_in_a_short_line(kind, width, tmp_path):
     assert len(str(error.value)) < 400
 
 
-def test_a_name_that_no_file_can_have(tmp_path):
+def test_a_name_that_no_file_can_have_is_refused(tmp_path):
     (tmp_path / "c.csv").write_text(f"image,caption\na/{'x' * 300}.jpg,a dog\n")
     refused(
         "image of row 1: found 306 characters: 'a/xxx.*; wanted the name of",
@@ -183,13 +183,13 @@ def test_a_name_that_no_file_can_have(tmp_path):
     )
 
 
-def test_columns_that_the_user_names():
+def test_names_of_columns_from_the_user_are_parsed_or_refused():
     assert parse_columns("image=a, caption=b c") == {"image": "a", "caption": "b c"} and parse_columns("") == {}
     for text in ("image", "image=", "image=a,image=b", "photo=a"):
         refused("wanted image=COLUMN,caption=COLUMN", parse_columns, text)
 
 
-def test_what_a_folder_of_images_does_not_use_is_reported(tmp_path, capsys):
+def test_unused_files_of_an_image_folder_are_reported(tmp_path, capsys):
     """A table with another name, a second table, images that the table does not name, texts of two images."""
     write_pictures(tmp_path / "photos", ["a.png", "b.png"])
     (tmp_path / "photos" / "Metadata1.csv").write_text("file_name,text\na.png,x\n")

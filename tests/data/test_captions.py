@@ -20,7 +20,7 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return [folder / name for name in names]
 
 
-def test_captions_are_read_as_they_are_written(tmp_path):
+def test_captions_are_read_unchanged(tmp_path):
     items = [CaptionedImage("a.jpg", ("A cat.", "Two cats sit.", " 猫 ")), CaptionedImage("b.jpg", ("",))]
     (tmp_path / "c.json").write_text(json.dumps([{"image": i.image, "caption": i.captions, "id": 7} for i in items]))
     assert list(read_captions(tmp_path / "c.json").items) == items
@@ -48,7 +48,7 @@ def images(tmp_path) -> Path:
     return tmp_path / "images"
 
 
-def test_images_are_found_under_the_folder_and_under_the_folder_that_their_names_begin_with(images):
+def test_images_are_found_with_and_without_the_folder_at_the_start_of_their_names(images):
     expected = {name: images / name for name in NAMES[:2]}
     assert find_images(NAMES, images) == (expected, ["val2014/c.jpg"])
     assert find_images(NAMES, images / "val2014") == (expected, ["val2014/c.jpg"])
@@ -101,7 +101,7 @@ def test_every_folder_is_listed_once(images, monkeypatch):
 
 
 @pytest.mark.real_data
-def test_the_real_images_are_found_in_both_ways(real_data):
+def test_real_images_are_found_with_and_without_their_folder(real_data):
     names = [item.image for item in read_captions(real_data / "rococo/annotations/coco_karpathy_test.json").items]
     for folder in ("coco/images", "coco/images/val2014"):
         present, missing = find_images(names, real_data / folder)
@@ -109,7 +109,7 @@ def test_the_real_images_are_found_in_both_ways(real_data):
         assert all(path.is_file() for path in present.values())
 
 
-def test_each_captions_file_reads_its_own_folder_first_and_then_the_others(tmp_path):
+def test_images_of_a_captions_file_are_searched_in_its_folder_before_the_others(tmp_path):
     touch(tmp_path, "a/1.jpg", "b/1.jpg", "b/2.jpg", "lines/3.jpg")
     (tmp_path / "a.json").write_text(json.dumps([{"image": name, "caption": [name]} for name in ("1.jpg", "2.jpg")]))
     (tmp_path / "b.json").write_text(json.dumps([{"image": "2.jpg", "caption": ["x", "2.jpg"]}]))

@@ -26,7 +26,7 @@ def source(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_worker_processes_change_nothing_and_leave_no_memory(source):
+def test_worker_processes_give_the_same_batches_and_release_their_memory(source):
     workers, prefetch = 2, 2
     choices = {"extra_text": [texts_to_alter()], "augmentation": Augmentation(crop_scale=(0.5, 1.0)), "start_step": 3}
     alone = take(tiny_input(source, **choices), 9)
@@ -40,7 +40,7 @@ def test_worker_processes_change_nothing_and_leave_no_memory(source):
             SharedMemory(buffer)
 
 
-def test_slots_hold_what_was_written_until_it_is_copied():
+def test_slots_of_shared_memory_keep_their_contents_until_they_are_copied():
     buffers, opened = SharedBuffers(), SharedBufferReader()
     taken = [buffers.take((rows, 2, 3)) for rows in (4, 3, 4)]
     for number, (array, _) in enumerate(taken):
@@ -56,7 +56,7 @@ def test_slots_hold_what_was_written_until_it_is_copied():
     assert buffers.take((2**22,))[1].buffer not in again  # too large for any
 
 
-def test_an_input_that_is_closed_within_a_batch_unmaps_the_memory_of_the_chunks_before():
+def test_closing_an_input_within_a_batch_unmaps_the_memory_of_earlier_chunks():
     """The error that ends the batch holds the frame that was joining it."""
     memory = SharedBuffers()
     pixels, sent = memory.take((2, 3))
@@ -70,7 +70,7 @@ def test_an_input_that_is_closed_within_a_batch_unmaps_the_memory_of_the_chunks_
     ahead.close()
 
 
-def test_the_memory_of_a_batch_is_used_again_once_nobody_reads_it():
+def test_the_memory_of_a_batch_is_reused_when_nobody_reads_it():
     """JAX's arrays on CPUs lie in the memory of a batch, and keep it; so does any view of any view."""
     buffers = Buffers()
     rows = buffers.take((8, 64), np.uint8)
@@ -92,7 +92,7 @@ def test_the_memory_of_a_batch_is_used_again_once_nobody_reads_it():
     assert place in {each.ctypes.data for each in [buffers.take((8, 64), np.uint8) for _ in range(4)]}
 
 
-def test_batches_are_joined_off_the_main_thread_in_memory_that_is_used_again(source, monkeypatch):
+def test_batches_are_joined_outside_of_the_main_thread_in_reused_memory(source, monkeypatch):
     join, threads, memories = training_input.join_chunks, set(), []
 
     def recorded(*given):
@@ -121,14 +121,14 @@ def test_chunks_are_joined_to_the_same_batches(source, prefetch, monkeypatch):
     assert_same_batches(take(cut, 3), whole)
 
 
-def test_chunks_hold_64_to_256_rows_where_there_are_as_many():
+def test_chunks_have_64_to_256_rows_if_the_batch_has_enough():
     for rows, makers in itertools.product((1, 63, 64, 200, 509, 4096, 32768), (1, 2, 16, 200)):
         chunks = training_input.chunks_per_batch(rows, makers)
         assert rows / chunks <= 256 and (rows / chunks >= 64 or chunks == 1)
         assert chunks >= min(makers, rows // 64) and (chunks <= makers or chunks % makers == 0)
 
 
-def test_shared_memory_bounds_what_workers_hold(monkeypatch):
+def test_the_size_of_shared_memory_limits_what_workers_prepare(monkeypatch):
     monkeypatch.setattr(training_input.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=2 * 10**9))
     monkeypatch.setattr(training_input.Path, "is_dir", lambda path: True)
     # Half of 2 GB, for 4 workers: 12 chunks each where a chunk is 20 MB, of which 3 wait nowhere and the others twice.

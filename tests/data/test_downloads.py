@@ -63,14 +63,14 @@ def get_part(server, data):
     return part
 
 
-def test_a_file_comes_whole_once_and_leaves_nothing_beside_it(server, tmp_path):
+def test_a_file_is_downloaded_completely_and_once_without_leftover_files(server, tmp_path):
     assert get(server, tmp_path) == (True, len(CONTENT))
     assert files_of(tmp_path) == ["folder/file.bin"]
     assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT
     assert get(server, tmp_path) == (False, 0) and len(server.asked) == 1
 
 
-def test_cut_connections_are_resumed_where_they_were_cut(server, tmp_path):
+def test_interrupted_downloads_resume_where_they_stopped(server, tmp_path):
     server.cuts = [70_000, 50_000, 1]
     assert get(server, tmp_path) == (True, len(CONTENT))
     assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT
@@ -79,7 +79,7 @@ def test_cut_connections_are_resumed_where_they_were_cut(server, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["ranges refused", "another version"])
-def test_what_cannot_be_resumed_begins_anew(server, tmp_path, change):
+def test_a_download_that_cannot_be_resumed_starts_again(server, tmp_path, change):
     get_part(server, tmp_path)
     content = CONTENT
     if change == "another version":
@@ -92,19 +92,19 @@ def test_what_cannot_be_resumed_begins_anew(server, tmp_path, change):
 
 
 @pytest.mark.parametrize(("change", "size"), [({"shrinks": 100_000}, 100_000), ({"shift": [10]}, len(CONTENT))])
-def test_a_file_that_shrank_and_another_range_than_was_asked_for_are_not_taken(server, tmp_path, change, size):
+def test_a_download_starts_again_if_the_file_shrank_or_the_range_is_wrong(server, tmp_path, change, size):
     server.cuts = [150_000]
     vars(server).update(change)
     assert get(server, tmp_path, sha256=None) == (True, size)
     assert (tmp_path / "folder/file.bin").read_bytes() == CONTENT[:size]
 
 
-def test_an_answer_without_a_length_ends_where_the_connection_does(server, tmp_path):
+def test_a_response_without_a_length_ends_with_the_connection(server, tmp_path):
     server.lengths = False
     assert get(server, tmp_path) == (True, len(CONTENT)) and len(server.asked) == 1
 
 
-def test_a_wrong_sum_leaves_nothing_that_looks_right(server, tmp_path):
+def test_a_wrong_checksum_leaves_no_file_under_the_final_name(server, tmp_path):
     refused(f"sha256: found {DIGEST} .* wanted 0000", get, server, tmp_path, sha256="0" * 64)
     assert files_of(tmp_path) == []
     part = get_part(server, tmp_path)
@@ -113,7 +113,7 @@ def test_a_wrong_sum_leaves_nothing_that_looks_right(server, tmp_path):
     assert files_of(tmp_path) == [] and get(server, tmp_path)[0]
 
 
-def test_servers_that_fail_for_a_while_are_asked_again_and_a_missing_file_is_not(server, tmp_path):
+def test_temporary_failures_of_a_server_are_retried_and_missing_files_are_not(server, tmp_path):
     server.errors = [503, 429]
     assert get(server, tmp_path)[0] and len(server.asked) == 3
     refused("404", get, server, tmp_path, url=file_of(server).url + "x", to="other")
@@ -127,7 +127,7 @@ fetch(Download(sys.argv[1], "folder/file.bin", "images", sys.argv[2]), sys.argv[
 """
 
 
-def test_killed_again_and_again_it_goes_on_to_the_same_bytes(server, tmp_path):
+def test_a_download_killed_several_times_resumes_to_the_same_bytes(server, tmp_path):
     server.holds = [20_000, 40_000, 60_000]
     command = [sys.executable, "-c", KILLED, file_of(server).url, DIGEST, str(tmp_path)]
     for there in np.cumsum(server.holds):
@@ -142,7 +142,7 @@ def test_killed_again_and_again_it_goes_on_to_the_same_bytes(server, tmp_path):
     assert server.asked == [None, *(f"bytes={there}-" for there in (20_000, 60_000, 120_000))]
 
 
-def test_what_a_run_left_that_was_killed_at_its_end_is_removed(server, tmp_path, monkeypatch):
+def test_leftover_files_of_a_download_killed_at_its_end_are_removed(server, tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -160,7 +160,7 @@ def test_what_a_run_left_that_was_killed_at_its_end_is_removed(server, tmp_path,
 @pytest.mark.parametrize(
     "known", [{}, {"sha256": None, "git_blob": hashlib.sha1(b"blob 400000\0" + CONTENT).hexdigest()}]
 )
-def test_another_file_under_the_name_is_not_taken_for_the_published_one(known, server, tmp_path):
+def test_another_file_of_the_same_name_is_not_accepted_as_the_published_one(known, server, tmp_path):
     target = tmp_path / "folder/file.bin"
     target.parent.mkdir()
     for content in (CONTENT[:-1], CONTENT[:-1] + b"x"):
@@ -173,7 +173,7 @@ def test_another_file_under_the_name_is_not_taken_for_the_published_one(known, s
     assert get(server, tmp_path, **known) == (False, 0)
 
 
-def test_a_complete_download_of_a_killed_run_is_checked_once_more(server, tmp_path):
+def test_a_complete_download_of_a_killed_run_is_verified_again(server, tmp_path):
     (tmp_path / DOWNLOADS).mkdir()
     name = hashlib.sha256(file_of(server).url.encode()).hexdigest()[:8] + "-file.bin"
     (tmp_path / DOWNLOADS / name).write_bytes(CONTENT[:-1])
@@ -182,19 +182,19 @@ def test_a_complete_download_of_a_killed_run_is_checked_once_more(server, tmp_pa
 
 
 @pytest.mark.parametrize("to", ["../out.bin", "/tmp/out.bin", "a/../../out.bin", "a\\b", "C:/a", ""])
-def test_a_place_outside_the_data_folder_is_refused(to, server, tmp_path):
+def test_a_destination_outside_of_the_data_folder_is_refused(to, server, tmp_path):
     refused("name: found .*; wanted a path below the data folder", get, server, tmp_path / "data", to=to)
     assert files_of(tmp_path) == [] and server.asked == []
 
 
-def test_a_folder_that_the_user_has_linked_is_written_to(server, tmp_path):
+def test_files_are_written_into_a_folder_that_the_user_linked(server, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/folder").symlink_to(tmp_path / "elsewhere")
     assert get(server, tmp_path / "data")[0] and (tmp_path / "elsewhere/file.bin").read_bytes() == CONTENT
 
 
-def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
+def test_an_archive_is_unpacked_completely_or_not_at_all(server, tmp_path):
     server.files["/file.bin"] = zipped()
     assert get(server, tmp_path, to="coco/images/val", sha256=None, unpack="val")[0]
     assert files_of(tmp_path) == ["coco/images/val/a.txt"]
@@ -207,7 +207,7 @@ def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
         assert files_of(tmp_path) == ["coco/images/val/a.txt"]
 
 
-def test_the_command_says_the_licence_and_removes_what_a_killed_run_left(server, tmp_path, capsys, monkeypatch):
+def test_the_command_prints_the_licence_and_removes_leftovers_of_killed_runs(server, tmp_path, capsys, monkeypatch):
     one = (file_of(server, to="rococo/annotations/danger.json"),)
     made = dataclasses.replace(registry.find_benchmark("rococo"), downloads=one)
     monkeypatch.setattr(registry, "find_benchmark", lambda name: made)
@@ -224,6 +224,6 @@ def test_the_command_says_the_licence_and_removes_what_a_killed_run_left(server,
     assert files_of(tmp_path) == ["rococo/annotations/danger.json"] and not (tmp_path / DOWNLOADS).exists()
 
 
-def test_what_is_got_by_hand_is_one_line(tmp_path, refusal):
+def test_files_that_must_be_downloaded_by_hand_are_reported_in_one_line(tmp_path, refusal):
     found = "svo_probes: downloads: found none that a program may get; wanted by hand:"
     assert found in refusal("fetch", "svo_probes", "--data", tmp_path)

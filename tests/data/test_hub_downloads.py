@@ -40,7 +40,7 @@ def expected(version=FILES):
     return {name.replace("data", "set/data"): content for name, content in version.items() if "/test-" in name}
 
 
-def test_the_files_that_fit_come_together_and_once(hub, tmp_path, capsys):
+def test_files_that_match_a_pattern_are_downloaded_once(hub, tmp_path, capsys):
     counted = []
     assert fetch_files(SHARDS, tmp_path, counted.append) and sum(counted) == 600_000
     assert files_of(tmp_path) == expected()
@@ -59,7 +59,7 @@ fetch_files(Download(sys.argv[1], "set/data", "annotations"), sys.argv[2])
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_killed_amid_the_second_file_it_goes_on_to_the_same_bytes(moved, hub, tmp_path):
+def test_a_download_killed_within_the_second_file_resumes_to_the_same_bytes(moved, hub, tmp_path):
     hub.holds = [None, None, 50_000]  # the list, the first file, a part of the second
     environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-c", KILLED, SHARDS.url, str(tmp_path)]
@@ -85,7 +85,7 @@ def test_contents_of_another_hash_are_refused(each, hash, hub, tmp_path):
     assert files_of(tmp_path) == {}
 
 
-def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
+def test_files_that_are_missing_on_the_hub_are_reported_in_one_line(hub, tmp_path):
     for url, message in (
         (SHARDS.url.replace("@main", "@c0ffee"), "hub: found .*404.*with that revision"),
         (SHARDS.url.replace("test-*", "val-*"), "no such file in 5; wanted data/val-"),
@@ -109,7 +109,7 @@ def test_a_name_of_a_hub_that_leads_out_of_the_folder_is_refused(name, hub, tmp_
     assert files_of(tmp_path) == {}
 
 
-def test_a_link_in_the_way_of_a_name_is_refused(hub, tmp_path, monkeypatch):
+def test_a_link_in_place_of_a_folder_is_refused(hub, tmp_path, monkeypatch):
     from rococo_jax.data import hub_downloads
 
     folder = tmp_path / DOWNLOADS / "0123456789abcdef"
@@ -123,7 +123,7 @@ def test_a_link_in_the_way_of_a_name_is_refused(hub, tmp_path, monkeypatch):
     assert files_of(tmp_path / "elsewhere") == {}
 
 
-def test_the_token_goes_to_the_hub_and_no_further(hub, tmp_path, monkeypatch):
+def test_the_token_is_sent_only_to_the_hub(hub, tmp_path, monkeypatch):
     hub.wants_token = "Bearer hf_mine"
     refused("401 .*accept the terms at .*/datasets/owner/set, then set HF_TOKEN", fetch_files, LIST, tmp_path)
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
@@ -134,7 +134,7 @@ def test_the_token_goes_to_the_hub_and_no_further(hub, tmp_path, monkeypatch):
     assert hub.tokens[-2:] == [("127.0.0.1", path), ("127.0.0.1", "/datasets/cached")]
 
 
-def test_links_are_those_of_the_file_that_lists_them(hub, tmp_path):
+def test_links_are_read_from_the_file_that_lists_them(hub, tmp_path):
     each = Download(f"{hub.url}/pictures/*.jpg", "set/images", "images", links_in="set/list.json")
     refused("list.json: links: found nothing there", fetch_files, each, tmp_path)
     (tmp_path / "set").mkdir()
@@ -144,14 +144,14 @@ def test_links_are_those_of_the_file_that_lists_them(hub, tmp_path):
     assert fetch_files(each, tmp_path) and files_of(tmp_path / "set/images") == {"1.jpg": b"one"}
 
 
-def test_a_web_page_is_no_file(hub, tmp_path):
+def test_a_web_page_instead_of_a_file_is_refused(hub, tmp_path):
     hub.files["/page"], hub.kinds["/page"] = b"<html>Quota exceeded", "text/html; charset=utf-8"
     refused("download: found a web page", fetch_files, Download(f"{hub.url}/page", "a.json", "images"), tmp_path)
     assert files_of(tmp_path) == {}
 
 
 @pytest.mark.parametrize("form", ["zip", "gztar", "cut", "empty"])
-def test_an_archive_of_files_alone_is_the_folder_itself(form, hub, tmp_path):
+def test_an_archive_without_a_folder_is_unpacked_into_the_folder(form, hub, tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made/a.bin").write_bytes(FILES["data/test-0.parquet"])
     (tmp_path / "empty").mkdir()

@@ -26,7 +26,7 @@ def files_in(folder: Path, count: int) -> FileImages:
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (1, 64), (2, 3), (2, 11), (7, 1), (7, 11)])
-def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp_path, workers, ahead, monkeypatch):
+def test_images_come_in_order_for_any_prefetching_and_number_of_workers(tmp_path, workers, ahead, monkeypatch):
     monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: workers)
     resize, files = Preprocessing(shortest_edge=16, crop_size=(16, 16)).resize, files_in(tmp_path, 11)
     expected = [resize(open_image(path)) for path in files.paths]
@@ -39,7 +39,7 @@ def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp
     assert list(files.read([])) == []
 
 
-def test_loading_runs_ahead_by_no_more_than_requested(tmp_path, monkeypatch):
+def test_loading_prefetches_no_more_than_requested(tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: 4)
     files, opened = files_in(tmp_path, 1), []
 
@@ -66,7 +66,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("per_task", [1, 7])
 @pytest.mark.parametrize("result", further(RESULTS, ("photograph",)))
-def test_results_that_wait_take_no_more_memory_than_allowed(result, per_task, monkeypatch):
+def test_waiting_results_take_no_more_memory_than_allowed(result, per_task, monkeypatch):
     """Each takes 4 MB; tasks of seven of them do not fit at all, and run one by one."""
     monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: 4)
     lock, begun, consumed, most = threading.Lock(), 0, 0, 0
@@ -85,7 +85,7 @@ def test_results_that_wait_take_no_more_memory_than_allowed(result, per_task, mo
     assert begun == consumed == 30 and most <= (6 if per_task == 1 else 2)
 
 
-def test_images_of_many_sizes_are_read_in_order_within_the_memory(tmp_path, monkeypatch):
+def test_images_of_many_sizes_are_read_in_order_within_the_memory_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: 7)
     sizes = [1, 300, 2, 250, 250, 1, 1, 280] * 4
     tasks = [Task(1, lambda size=size: [Image.new("RGB", (size, size))]) for size in sizes]
@@ -95,7 +95,7 @@ def test_images_of_many_sizes_are_read_in_order_within_the_memory(tmp_path, monk
     reading.close()
 
 
-def test_photographs_of_full_size_are_batched_by_their_memory():
+def test_large_photographs_are_batched_by_their_memory():
     large, small = Image.new("RGB", (4000, 3000)), Image.new("L", (40, 30))
     assert [size_in_memory(each) for each in (large, small, Image.new("F", (2, 2)))] == [48_000_000, 1200, 16]
     batches = list(batches_by_size([large] * 12 + [small] * 100, 64))
@@ -128,7 +128,7 @@ def damaged_files(folder: Path) -> list[Path]:
     return [folder / name for name in (*contents, "folder.jpg", "missing.jpg")]
 
 
-def test_every_file_that_is_no_whole_image_is_named(tmp_path):
+def test_every_file_that_is_not_a_complete_image_is_named(tmp_path):
     for path in damaged_files(tmp_path):
         refused(f"{re.escape(str(path))}: image: found", open_image, path)
 

@@ -16,7 +16,7 @@ LETTERS = [*"ab '\"\\\n\t,é.[](){}#;", "熊", "...", "array("]
 TEXTS = ['A dog\'s "bone", and more ... of it', "A [small] dog.", "two\nlines", "Ein Bär"]
 
 
-def test_what_numpy_python_and_json_print_is_read_back():
+def test_lists_printed_by_numpy_python_and_json_are_read():
     rng = np.random.default_rng(0)
     lists = [["".join(rng.choice(LETTERS, rng.integers(1, 30))) for _ in range(rng.integers(1, 6))] for _ in range(300)]
     for texts in [TEXTS, *lists]:
@@ -41,7 +41,7 @@ def test_a_csv_of_arrays_has_the_captions_of_its_parquet_file(tmp_path):
 
 
 @pytest.mark.parametrize("cell", ["[a dog]", "[laughs] a dog", "(a dog)", '("Stop" it says) a sign', "[not a list", ""])
-def test_texts_with_brackets_are_texts(cell):
+def test_captions_with_brackets_are_not_read_as_lists(cell):
     assert parse_list(cell) is None
 
 
@@ -84,7 +84,7 @@ def test_a_list_that_cannot_be_read_is_refused_with_its_row_and_column(kind, tmp
     refused(rf"texts of row 2 .*{message}", read_captions, f"{tmp_path}/c.parquet")
 
 
-def test_lists_without_quotes_are_refused_where_every_cell_is_one(tmp_path):
+def test_lists_without_quotes_are_refused_if_every_cell_is_one(tmp_path):
     """DuckDB writes columns of lists like this; a single text in brackets is a text."""
     (tmp_path / "c.csv").write_text('image,caption\n1.png,"[a dog, a cat]"\n2.png,"[a bear, a bee]"\n')
     refused(
@@ -94,7 +94,7 @@ def test_lists_without_quotes_are_refused_where_every_cell_is_one(tmp_path):
     assert read_captions(f"{tmp_path}/c.csv").items[0].captions == ("[a dog, a cat]",)
 
 
-def test_lists_in_cells_of_items_are_read_alike(tmp_path):
+def test_lists_in_cells_of_items_are_read_like_those_of_captions(tmp_path):
     frame = pandas.DataFrame({"hard_captions": [str(np.array(TEXTS)), str(TEXTS)]})
     frame.to_csv(tmp_path / "i.tsv", index=False, sep="\t")
     records = [*read_records(tmp_path / "i.tsv")[1]]

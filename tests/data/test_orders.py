@@ -21,7 +21,7 @@ def drawn(order, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("images", "batch_size"), [(10, 7), (10, 10), (11, 10), (20, 13), (100, 32)])
-def test_an_epoch_has_whole_batches_and_no_image_twice_and_any_position_can_be_asked_for(images, batch_size):
+def test_an_epoch_has_full_batches_of_distinct_images_and_random_access(images, batch_size):
     order = SampleOrder(images, batch_size, seed=3)
     whole = images - images % batch_size
     epochs = drawn(order, 50 * whole).reshape(50, whole)
@@ -36,14 +36,14 @@ def test_an_epoch_has_whole_batches_and_no_image_twice_and_any_position_can_be_a
         assert order.image(position) == SampleOrder(images, batch_size, seed=3).image(position) == image
 
 
-def test_the_order_of_too_many_images_to_hold_is_a_permutation_too(monkeypatch):
+def test_the_order_of_very_many_images_is_a_permutation(monkeypatch):
     monkeypatch.setattr(sample_order, "_MAX_IMAGES_IN_MEMORY", 1000)
     epochs = drawn(SampleOrder(20_000, 64, seed=1), 2 * 19_968).reshape(2, 19_968)
     assert all(len(np.unique(epoch)) == 19_968 and epoch.max() < 20_000 for epoch in epochs)
     assert (epochs[0] == epochs[1]).sum() < 20  # one is expected
 
 
-def test_places_in_the_order_are_evenly_taken():
+def test_every_image_is_equally_often_at_every_position():
     # 400 epochs of 8 images: each image stands at each place 50 times, give or take; chi-square on 49 degrees of
     # freedom stays below 85 with 99.9 %.
     epochs = np.array([drawn(SampleOrder(8, 1, seed), 8) for seed in range(400)])
@@ -51,7 +51,7 @@ def test_places_in_the_order_are_evenly_taken():
     assert ((counts - 50) ** 2 / 50).sum() < 85
 
 
-def test_lanes_divide_the_batch_and_hold_32_rows_where_there_are_as_many():
+def test_lanes_divide_the_batch_and_have_32_rows_if_it_is_large_enough():
     assert {size: lane_count(size) for size in (1, 32, 63, 64, 96, 256, 32768, 2**20)} == {
         1: 1, 32: 1, 63: 1, 64: 2, 96: 2, 256: 8, 32768: 1024, 2**20: 1024,
     }  # fmt: skip
@@ -86,7 +86,7 @@ HALVES = (Fraction(1, 2),) * 2
     [("gs://bucket/cc12m-00000.tar", True), ("/data/gcs/cc12m", True), ("/data/gcs", True), ("/data/gcsx", False),
      ("/data/gcs/disk/cc12m", False), ("cc12m", False), ("/data/my data/a.tar", True)],
 )  # fmt: skip
-def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
+def test_data_behind_gcsfuse_is_recognised(path, request_each, tmp_path):
     rows = ("/dev/sda / ext4 rw 0 0", "bucket /data/gcs fuse.gcsfuse rw 0 0", "/dev/sdb /data/gcs/disk xfs rw 0 0",
             r"b /data/my\040data fuse.gcsfuse rw 0 0")  # fmt: skip
     (tmp_path / "mounts").write_text("\n".join(rows) + "\n")
@@ -101,7 +101,7 @@ def test_mounts_are_read_once_for_all_tars(tmp_path, monkeypatch):
     assert len(resolved) == 50  # of the tars, and not again for each mount
 
 
-def test_orders_by_shard_refuse_what_the_others_refuse():
+def test_orders_by_shard_refuse_the_same_settings_as_other_orders():
     refused("batch_size: found 11; wanted 1 to 10", SampleOrder, 10, 11, 0, (4, 6))
     refused("batch_size: found 11; wanted 1 to 10", MixtureOrder, (4, 6), HALVES, 11, 0)
     assert MixtureOrder((4, 6), HALVES, 10, 0).images == 10
@@ -109,7 +109,7 @@ def test_orders_by_shard_refuse_what_the_others_refuse():
     refused("images: found 2147483648; wanted at most 2147483647", SampleOrder, 2**31, 8, 0)
 
 
-def test_sources_have_their_shares_and_each_its_own_epochs():
+def test_sources_have_their_shares_and_independent_epochs():
     sizes = (700, 64, 300)
     weights = read_weights("0.5, 0.2,0.3", 3)
     order = MixtureOrder(sizes, weights, 128, 9)
@@ -132,7 +132,7 @@ def test_sources_have_their_shares_and_each_its_own_epochs():
     assert (drawn(MixtureOrder(sizes, weights, 128, 8), 500) != images[:500]).mean() > 0.9
 
 
-def test_every_epoch_of_a_source_has_an_order_of_its_own():
+def test_every_epoch_of_a_source_has_another_order():
     order = MixtureOrder((64, 64), (Fraction(1, 2), Fraction(1, 2)), 16, 3)
     images = drawn(order, 16 * 24)
     for source in (0, 1):
@@ -164,16 +164,16 @@ def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
         ("a,b", "numbers with commas between them"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(text, message):
+def test_weights_that_do_not_match_the_sources_are_refused(text, message):
     refused(rf"config\.data\.weights: .*{message}", read_weights, text, 2)
 
 
-def test_weights_may_be_rounded_thirds():
+def test_rounded_thirds_are_valid_weights():
     for thirds in ("0.333333,0.333333,0.333334", "0.3333333,0.3333333,0.3333333"):
         assert sum(read_weights(thirds, 3)) == 1
 
 
-def test_a_mixture_of_many_sources_shuffles_each_once_an_epoch(monkeypatch):
+def test_a_mixture_of_many_sources_shuffles_each_source_once_per_epoch(monkeypatch):
     """Five sources drove each other's permutations out of a cache of four: 1,605 us a sample."""
     order = MixtureOrder([200] * 12, [Fraction(1, 12)] * 12, 64, 0)
     shuffled, philox = [], np.random.Philox

@@ -40,7 +40,7 @@ def members(folder: Path) -> list[dict[str, bytes]]:
     return tars
 
 
-def test_tars_hold_the_images_and_captions_in_order_and_can_be_packed_anew(pairs, pack, tmp_path):
+def test_tars_contain_images_and_captions_in_order_and_can_be_packed_again(pairs, pack, tmp_path):
     items = json.loads(Path(pairs[1]).read_text())
     items[4]["caption"] = ["a line\nbroken", " kept spaces "]
     Path(pairs[1]).write_text(json.dumps(items))
@@ -61,7 +61,7 @@ def test_tars_hold_the_images_and_captions_in_order_and_can_be_packed_anew(pairs
     assert [list(pair.captions) for pair in four] == [item["caption"] for item in items]
 
 
-def test_only_missing_tars_are_written_and_always_the_same_bytes(pack, tmp_path):
+def test_only_missing_tars_are_written_and_with_the_same_bytes(pack, tmp_path):
     def state(name: str, value) -> dict:
         # The hidden indexes record when the tars were written.
         files = (tmp_path / name).iterdir()
@@ -78,7 +78,7 @@ def test_only_missing_tars_are_written_and_always_the_same_bytes(pack, tmp_path)
     assert files == state("out", hash_file)
 
 
-def test_larger_images_are_resized_and_others_kept_or_written_as_png(pairs, pack, tmp_path):
+def test_larger_images_are_resized_and_others_are_copied_or_written_as_png(pairs, pack, tmp_path):
     files = [Path(pairs[0]) / f"image{number:03d}.png" for number in range(3)]
     Image.new("RGBA", (90, 60), (10, 200, 30, 255)).save(files[1])
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
@@ -94,7 +94,7 @@ def test_larger_images_are_resized_and_others_kept_or_written_as_png(pairs, pack
     np.testing.assert_array_equal(np.asarray(other), pixels)
 
 
-def test_a_broken_image_stops_or_is_left_out(pairs, pack, tmp_path):
+def test_a_broken_image_stops_packing_or_is_skipped(pairs, pack, tmp_path):
     (Path(pairs[0]) / "image006.png").write_bytes(b"")
     code, output = pack(tmp_path / "out", "--shards", 2)
     assert code == 2 and "image006.png: image: found an empty file" in output
@@ -107,7 +107,7 @@ def test_a_broken_image_stops_or_is_left_out(pairs, pack, tmp_path):
     assert names == [f"{number:08d}.png" for number in range(10) if number != 6]
 
 
-def test_impossible_settings_and_folders_with_something_else_are_refused(pack, tmp_path):
+def test_invalid_settings_and_folders_with_other_files_are_refused(pack, tmp_path):
     assert pack(tmp_path / "tars", "--shards", 2)[0] == 0
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("precious")

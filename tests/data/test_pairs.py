@@ -37,7 +37,7 @@ def test_pairs_are_in_file_order_with_all_captions(tmp_path):
     assert all_of(pickle.loads(pickle.dumps(source))) == all_of(source)
 
 
-def test_what_is_missing_is_left_out_or_named(tmp_path):
+def test_missing_images_are_skipped_or_named(tmp_path):
     images, captions = write_pairs(tmp_path, 2)
     (tmp_path / "images" / "image000.png").unlink()
     assert [sample.name for sample in all_of(open_pairs(images, captions, allow_missing=True))] == ["image001.png"]
@@ -56,7 +56,7 @@ def test_what_is_missing_is_left_out_or_named(tmp_path):
         refused(message, open_pairs, *arguments, allow_missing=True)
 
 
-def test_the_hash_is_of_the_data_and_neither_of_its_place_nor_of_its_form(tmp_path):
+def test_the_hash_depends_on_the_data_and_not_on_their_location_or_form(tmp_path):
     (images, captions), moved = (write_pairs(tmp_path / place, 3) for place in ("a", "b"))
     rows = [{"image": f"image{n:03d}.png", "caption": text} for n in range(3) for text in captions_of(n)[:2]]
     rows += [{"image": f"image{n:03d}.png", "captions": captions_of(n)[2:]} for n in range(3)]
@@ -146,7 +146,7 @@ def test_tfds_features_and_splits_can_be_named(dataset_folder):
 
 
 @pytest.mark.parametrize("split", ["train", "train[:4]"])
-def test_the_hash_of_tfds_is_of_its_records(split, dataset_folder, tmp_path):
+def test_the_hash_of_tfds_data_depends_on_their_records(split, dataset_folder, tmp_path):
     shutil.copytree(dataset_folder, tmp_path / "moved")
     first, moved = (open_tfds(f"tfds:rococo_tiny_captions?data_dir={folder}&split={split}")
                     for folder in (dataset_folder, tmp_path / "moved"))  # fmt: skip
@@ -169,11 +169,11 @@ def test_the_hash_of_tfds_is_of_its_records(split, dataset_folder, tmp_path):
         ("rococo_tiny_captions?caption=title&", "option: found caption; wanted one of split"),
     ],
 )
-def test_what_tfds_does_not_have_is_named(dataset_folder, name, message):
+def test_missing_datasets_of_tfds_are_named(dataset_folder, name, message):
     refused(message, open_tfds, f"tfds:{name}data_dir={dataset_folder}")
 
 
-def test_without_tfds_the_way_to_install_it_is_named(monkeypatch):
+def test_the_error_for_missing_tfds_explains_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     missing = "library: found no tensorflow_datasets installed; wanted pip install 'tensorflow-datasets>="
     refused(missing, open_tfds, "tfds:coco_captions/2014")
@@ -187,7 +187,7 @@ def test_examples_without_image_or_caption_are_named():
     refused("example 1 of tfds:two: texts/en: found no caption", source.__getitem__, 1)
 
 
-def test_features_are_found_by_path():
+def test_features_of_tfds_are_found_by_their_path():
     example = {"a": {"b": {"c": 1}}, "a/b": 2}
     assert find_feature(example, "a/b") == 2 and find_feature(example, "a/b/c") == 1
     assert find_feature(example, "a") is None and find_feature(example, "b") is None and find_feature(3, "a") is None

@@ -166,7 +166,7 @@ def transformers_pixels(image: Image.Image) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_mode_has_its_colours_wherever_it_is_read(name, tmp_path):
+def test_images_of_every_mode_have_the_same_colours_in_every_reader(name, tmp_path):
     right = CASES[name][1]
     first = None
     for place, pixels in readings(name, tmp_path):
@@ -193,7 +193,7 @@ def test_premultiplied_colours_are_composited(mode, plain, bands):
     np.testing.assert_allclose(np.asarray(as_rgb(image.convert(mode))).astype(int), np.asarray(as_rgb(image)), atol=2)
 
 
-def test_twelve_bits_of_a_tiff_are_scaled_by_their_own_range(tmp_path):
+def test_a_tiff_of_twelve_bits_is_scaled_by_its_range(tmp_path):
     values = np.array([[0, 1000, 2048, 4095]])
     packed = int("".join(f"{value:012b}" for value in values[0]), 2).to_bytes(6, "big")
     tags = [(256, 4), (257, 1), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1), (279, 6)]
@@ -216,7 +216,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_of_whole_numbers_are_pixels(name):
+def test_arrays_of_whole_numbers_are_read_as_pixels(name):
     array, right = ARRAYS[name]
     recorder, seven = Recorder(), Preprocessing(exact_size=(7, 7))
     for batch in [[array], np.asarray(array)[None]][: array.ndim - 1]:
@@ -247,12 +247,12 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         ([Image.fromarray(GREY.astype(np.float32))], "scale an image of mode F to whole numbers from 0 to 255"),
     ],
 )
-def test_numbers_whose_range_is_not_known_are_refused(images, message):
+def test_numbers_of_unknown_range_are_refused(images, message):
     limited = Preprocessing(exact_size=(S, S), mean=(0.5,) * 3, std=(0.25,) * 3)
     refused(re.escape(message), lambda: list(as_pixels(images, limited)))
 
 
-def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
+def test_a_damaged_image_from_any_source_is_named(tmp_path):
     file = io.BytesIO()
     Image.fromarray(RGB).save(file, "PNG")
     cut = Image.open(io.BytesIO(file.getvalue()[:900]))
@@ -264,7 +264,7 @@ def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", "WEBP"])
-def test_of_several_frames_the_first_is_read_and_said(kind, tmp_path, capsys):
+def test_the_first_of_several_frames_is_read_and_reported(kind, tmp_path, capsys):
     pictures._say_once.cache_clear()
     first, second = (Image.new("RGB", (8, 8), colour) for colour in ("red", "blue"))
     lossless = {"lossless": True} if kind == "WEBP" else {}
@@ -282,7 +282,7 @@ def test_of_several_frames_the_first_is_read_and_said(kind, tmp_path, capsys):
     assert capsys.readouterr().err.count("only the first frame or page of images with several is read") == 1
 
 
-def test_an_exif_turn_is_seen_without_decoding(tmp_path):
+def test_an_exif_rotation_is_recognised_without_decoding(tmp_path):
     for orientation in (None, 1, 6):
         exif = Image.Exif()
         if orientation:
@@ -293,7 +293,7 @@ def test_an_exif_turn_is_seen_without_decoding(tmp_path):
     assert image_size(tmp_path / "x.jpg") == open_image(tmp_path / "x.jpg").size == (S, 20)
 
 
-def test_pictures_are_opened_and_made_rgb_in_one_file():
+def test_only_one_module_opens_images_and_converts_them_to_rgb():
     package = Path(rococo_jax.__file__).parent
     own_pixels = {"data/augmentation.py"}  # grey and hue of arrays that it made itself
     places = {
@@ -320,7 +320,7 @@ def test_16_bits_per_channel_are_reported_only_for_files_that_have_them(form, ca
         assert warns(Image.fromarray(DEEP))
 
 
-def test_16_bits_a_pixel_are_8_bits_a_channel(capsys):
+def test_a_bmp_of_16_bits_per_pixel_is_not_reported_as_16_bits_per_channel(capsys):
     """A BMP of 5, 6 and 5 bits, as Windows wrote them."""
     masks = b"".join(mask.to_bytes(4, "little") for mask in (0xF800, 0x07E0, 0x001F))
     about = b"".join(each.to_bytes(4, "little") for each in (40, 4, 2)) + b"\1\0\x10\0" + (3).to_bytes(4, "little")

@@ -58,7 +58,7 @@ def galleries(files) -> dict:
 
 
 @pytest.mark.slow
-def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded, monkeypatch):
+def test_a_file_is_decoded_only_once_for_all_galleries_and_models(files, decoded, monkeypatch):
     first, second = tiny_encoder(), tiny_encoder(seed=1)
     second.preprocessing = Preprocessing(exact_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     benchmark, third = galleries(files), tiny_encoder(seed=2)
@@ -94,7 +94,7 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
         pytest.param("mix", "control", marks=pytest.mark.slow),
     ],
 )
-def test_an_image_mixed_on_the_host_has_the_bytes_of_its_batch(files, method, protocol):
+def test_an_image_mixed_on_the_host_has_the_same_bytes_as_in_its_batch(files, method, protocol):
     plan = make_plan(list(files), method, 0.8, 10, protocol)
     places = np.flatnonzero(plan.batch == 0)
     first = plan.first[places].tolist()
@@ -107,7 +107,7 @@ def test_an_image_mixed_on_the_host_has_the_bytes_of_its_batch(files, method, pr
         np.testing.assert_array_equal(mix_one(plan, place, files), one)
 
 
-def test_views_are_those_of_the_decoded_file_whatever_is_kept(files, decoded):
+def test_views_of_an_image_do_not_depend_on_the_cache(files, decoded):
     paths = tuple(files.values())[:6]
     expected = {view: [view.make(open_image(path)) for path in paths] for view in (SMALL, GREY)}
     decoded.clear()
@@ -123,7 +123,7 @@ def test_views_are_those_of_the_decoded_file_whatever_is_kept(files, decoded):
 
 
 @pytest.mark.parametrize("announced", [[], [GREY, SMALL]])
-def test_many_threads_decode_a_file_once(files, decoded, announced):
+def test_a_file_requested_by_many_threads_is_decoded_once(files, decoded, announced):
     paths = tuple(files.values())[:4]
     views = PixelCache(paths, lambda row: open_image(paths[row]), DiskBudget(10**6))
     for view in announced:
@@ -134,7 +134,7 @@ def test_many_threads_decode_a_file_once(files, decoded, announced):
     assert decoded and set(decoded.values()) <= ({1} if announced else {1, 2})
 
 
-def test_a_full_disk_keeps_nothing_and_changes_nothing(files, monkeypatch):
+def test_a_full_disk_disables_the_pixel_cache_without_changing_results(files, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -146,7 +146,7 @@ def test_a_full_disk_keeps_nothing_and_changes_nothing(files, monkeypatch):
     assert room.reserve(1, 10**7) == 10**6
 
 
-def test_the_first_bad_file_in_order_is_named_through_any_gallery(tmp_path):
+def test_the_first_bad_file_in_order_is_named_in_every_gallery(tmp_path):
     files = seventy_pictures(tmp_path)
     broken = sorted(files)[5]
     files[broken].write_bytes(files[broken].read_bytes()[:50])
@@ -157,7 +157,7 @@ def test_the_first_bad_file_in_order_is_named_through_any_gallery(tmp_path):
         refused(f"{files[broken]}: image: found", list, reading)
 
 
-def test_sets_of_others_are_read_through_the_same_pool_a_few_rows_at_once():
+def test_image_sets_from_elsewhere_are_read_a_few_rows_at_once():
     reads: list[int] = []
 
     class Made:

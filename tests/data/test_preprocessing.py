@@ -129,7 +129,7 @@ def open_clip_pixels(image: Image.Image, size: int, squash: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_the_rule_of_open_clip_resizes_in_the_own_mode_and_rounds_to_even(squash):
+def test_the_open_clip_resizing_keeps_the_image_mode_and_rounds_to_even(squash):
     size = {"exact_size": (33, 33)} if squash else {"shortest_edge": 33, "crop_size": (33, 33)}
     theirs, ours = Preprocessing(**size), Preprocessing(**size, library="open_clip")
     others = set()
@@ -148,7 +148,7 @@ def test_the_rule_of_open_clip_resizes_in_the_own_mode_and_rounds_to_even(squash
     refused("library", Preprocessing, exact_size=(2, 2), library="timm")
 
 
-def test_a_crop_larger_than_the_image_is_padded_after_it_by_torchvision():
+def test_a_crop_larger_than_the_image_is_padded_as_in_torchvision():
     image = Image.new("RGB", (4, 4), "white")
     pixels = {library: Preprocessing(exact_size=(4, 4), crop_size=(7, 7), library=library).resize(image)[..., 0]
               for library in ("transformers", "open_clip")}  # fmt: skip
@@ -156,7 +156,7 @@ def test_a_crop_larger_than_the_image_is_padded_after_it_by_torchvision():
     assert np.argwhere(pixels["transformers"])[[0, -1]].tolist() == [[2, 2], [5, 5]]
 
 
-def test_older_spellings_of_a_processor_file_mean_the_same():
+def test_older_spellings_in_a_processor_file_have_the_same_meaning():
     old = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 224, "crop_size": 224, "resample": 3}
     new = {"image_processor_type": "CLIPImageProcessorFast", "size": {"shortest_edge": 224, "longest_edge": None}}
     nested = {"image_processor": {"image_processor_type": "CLIPImageProcessor"}, "processor_class": "CLIPProcessor"}
@@ -187,7 +187,7 @@ def test_a_processor_that_cannot_be_followed_is_refused(changes, field):
     refused(rf"tower/config\.json: {field}: found", Preprocessing.from_huggingface, config, "tower/config.json")
 
 
-def test_preprocessings_survive_json_and_are_told_apart_by_their_hashes():
+def test_preprocessings_are_unchanged_by_json_and_have_distinct_hashes():
     preprocessings = [Preprocessing.from_huggingface(each.to_dict()) for each in PROCESSORS.values()]
     again = [Preprocessing.from_json(json.loads(json.dumps(each.to_json()))) for each in preprocessings]
     hashes = [each.hash() for each in preprocessings]
@@ -210,6 +210,6 @@ def test_another_image_size_keeps_the_proportions(name):
     assert preprocessing.shortest_edge == {"clip 224": 448, "dinov2 256 to 224": 512}.get(name)
 
 
-def test_a_person_can_read_the_steps():
+def test_the_preprocessing_is_described_in_readable_steps():
     summary = Preprocessing.from_huggingface(PROCESSORS["dinov2 256 to 224"].to_dict()).describe()
     assert summary.startswith("shortest edge to 256 (bicubic), centre crop 224 x 224, normalised by mean (0.485, 0.456")

@@ -81,13 +81,13 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_published_forms(form, tmp_path):
+def test_captions_are_read_from_every_published_form(form, tmp_path):
     name, content = FORMS[form]
     (tmp_path / name.partition("?")[0]).write_text(content)
     assert {item.image: item.captions for item in read_captions(f"{tmp_path}/{name}").items} == ITEMS
 
 
-def test_a_caption_by_name_and_one_row_alone(tmp_path):
+def test_a_single_caption_is_read_from_an_object_of_names_or_one_row(tmp_path):
     path = tmp_path / "c.json"
     for value in (
         {"1_a.jpg": "a dog"},
@@ -113,7 +113,7 @@ def test_lines_are_split_as_clip_benchmark_splits_them(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["file", "stream"])
-def test_arrow_files(form, tmp_path):
+def test_captions_and_images_are_read_from_arrow_files(form, tmp_path):
     frame = pandas.DataFrame([{"image": image, "caption": list(texts)} for image, texts in ITEMS.items()])
     inside = frame.assign(image=[{"bytes": png(n), "path": image} for n, image in enumerate(frame["image"])])
     for number, content in enumerate([frame, inside]):
@@ -127,7 +127,7 @@ def test_arrow_files(form, tmp_path):
             assert [pair.image for pair in all_of(pairs)] == [png(n) for n in range(2)]
 
 
-def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
+def test_numbered_columns_of_parquet_are_read_and_blank_cells_are_skipped(tmp_path):
     frame = numbered("caption_{}", 0).assign(caption_2=[None, " "], caption_10=["ten", None])
     frame.to_parquet(tmp_path / "c.parquet")
     items = read_captions(f"{tmp_path}/c.parquet").items
@@ -151,7 +151,7 @@ def test_images_without_a_caption_and_repeated_captions_are_counted(tmp_path):
     assert file.summary() == "c.csv: 1 images, 2 captions, 1 of them twice for one image, columns image and caption"
 
 
-def test_splits_are_said_and_chosen(tmp_path, capsys):
+def test_splits_are_reported_and_can_be_selected(tmp_path, capsys):
     files = dict(zip(ITEMS, write_pictures(tmp_path / "photos", ITEMS, grey_of), strict=True))
     pandas.DataFrame(with_splits()).to_csv(tmp_path / "c.csv", index=False)
     (tmp_path / "k.json").write_text(json.dumps(KARPATHY))
@@ -189,7 +189,7 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
     assert [path.name for path in (tmp_path / "out/mine/images").iterdir()] == ["2_b.jpg"]
 
 
-def test_both_spellings_of_a_name(tmp_path):
+def test_images_are_found_by_both_unicode_spellings_of_a_name(tmp_path):
     composed = "Zoë/Bär.png"
     apart = unicodedata.normalize("NFD", composed)
     write_pictures(tmp_path, [f"stored apart/{apart}", f"stored composed/{composed}"])
@@ -203,7 +203,7 @@ def test_both_spellings_of_a_name(tmp_path):
     refused(twice, read_captioned_images, *arguments, f"{tmp_path}/c.json")
 
 
-def test_images_of_one_name_in_two_folders(tmp_path):
+def test_images_of_the_same_name_in_two_folders_are_kept_apart(tmp_path):
     bytes_of = {path: path.read_bytes() for path in write_pictures(tmp_path, ["a/0.png", "a/1.png", "b/0.png"])}
     (tmp_path / "a.csv").write_text("image,caption\n0.png,a dog\n1.png,a cat\n")
     (tmp_path / "b.csv").write_text("image,caption\n0.png,a sheep\n")
@@ -218,13 +218,13 @@ def test_images_of_one_name_in_two_folders(tmp_path):
     assert len(read_captioned_images(folders, f"{tmp_path}/a.csv").names) == 2
 
 
-def test_files_without_their_suffixes_keep_apart():
+def test_names_without_their_suffixes_stay_distinct():
     assert names_without_suffix(["a.jpg", "b.jpg"]) == ["a", "b"]
     for names in (["a.jpg", "a.png", "a.jpg.jpg"], ["a.jpg.jpg", "a.png", "a.jpg", "a.png.png"]):
         assert len(set(names_without_suffix(names))) == len(names)
 
 
-def test_commas_in_the_names_of_folders(tmp_path, monkeypatch):
+def test_names_of_folders_may_contain_commas(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("photos{a,b}", "x, y", "plain"):
         write_pictures(Path(name), ["1.png"])
@@ -239,7 +239,7 @@ def test_commas_in_the_names_of_folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["one\ntwo\n", "\ufeffone\r\n\r\ntwo"])
-def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys, text):
+def test_a_text_file_has_one_caption_per_line_in_folders_and_tars(tmp_path, capsys, text):
     write_pictures(tmp_path / "f", ["1.png"])
     (tmp_path / "f/1.TXT").write_bytes(text.encode())
     (tmp_path / "f/alone.txt").write_text("no image\n")
@@ -262,7 +262,7 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
     refused(missing, read_captioned_images, f"{tmp_path}/f")
 
 
-def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys):
+def test_a_text_of_several_paragraphs_is_one_caption_if_configured(tmp_path, capsys):
     """Recaptioned images have such captions; a cell of a table and a JSON text are one caption in both cases."""
     text = 'A dog runs.\n\nIt is brown, and "happy".\n  The sun shines.\n'
     write_pictures(tmp_path / "f", ["1.png", "2.png"])

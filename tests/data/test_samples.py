@@ -23,7 +23,7 @@ def source(tmp_path_factory):
     return open_pairs(*write_pairs(tmp_path_factory.mktemp("pairs"), 30))
 
 
-def test_altered_captions_are_tokenised_beside_their_originals(tmp_path):
+def test_altered_captions_are_tokenised_together_with_their_originals(tmp_path):
     images, captions = write_pairs(tmp_path, 8)
     items = json.loads(Path(captions).read_text())
     for number, item in enumerate(items):
@@ -37,7 +37,7 @@ def test_altered_captions_are_tokenised_beside_their_originals(tmp_path):
     assert (batch["altered_text_mask"][~odd].sum(axis=2) == 2).all()  # begin and end, and nothing between
 
 
-def test_hard_positives_and_negatives_go_with_their_caption(source):
+def test_hard_positives_and_negatives_follow_their_caption(source):
     of_image = {image: Partners((f"tree {image}",), ("cat", "man")) for image in range(0, 30, 2)}
     partners = {caption: each for image, each in of_image.items() for caption in captions_of(image)}
     (batch,) = take(tiny_input(source, batch_size=30, extra_text=[AddHardPositives(partners, negatives=3)]), 1)
@@ -52,13 +52,13 @@ def test_hard_positives_and_negatives_go_with_their_caption(source):
     assert len(drawn) == 2  # either negative comes first somewhere
 
 
-def test_a_sample_has_as_many_hard_negatives_as_were_asked_for():
+def test_a_sample_has_the_requested_number_of_hard_negatives():
     add = AddHardPositives({"a dog": Partners((), ("a cat", "a cow"))}, negatives=3)
     *drawn, padded = add.random_map({"caption": "a dog"}, np.random.default_rng(0))["hard_negatives"]
     assert sorted(drawn) == ["a cat", "a cow"] and padded is None
 
 
-def test_plain_maps_may_stand_among_the_transforms(source):
+def test_grain_transforms_of_the_user_can_be_added_to_the_input(source):
     class Reverse(grain.MapTransform):
         def map(self, sample):
             return {**sample, "hard_positive": " ".join(reversed(sample["caption"].split()))}
@@ -116,7 +116,7 @@ def test_annotations_of_unequal_columns_are_refused(tmp_path, positives):
 # Random crops, flips and resized views
 
 
-def test_crops_keep_their_share_and_shape():
+def test_crops_have_the_configured_area_and_aspect_ratio():
     rng = np.random.default_rng(0)
     boxes = np.array([random_box((200, 150), (0.3, 0.6), (3 / 4, 4 / 3), rng) for _ in range(500)])
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
@@ -128,11 +128,11 @@ def test_crops_keep_their_share_and_shape():
 
 
 @pytest.mark.parametrize(("size", "box"), [((1000, 10), (485, 0, 515, 10)), ((10, 1000), (0, 490, 10, 510))])
-def test_a_ribbon_is_cropped_in_its_middle_to_the_nearest_ratio(size, box):
+def test_a_very_narrow_image_is_cropped_at_its_centre_to_the_nearest_ratio(size, box):
     assert random_box(size, (0.9, 1.0), (1 / 2, 3.0), np.random.default_rng(0)) == box
 
 
-def test_half_of_the_images_are_mirrored_in_the_box_that_they_have_anyway():
+def test_half_of_the_images_are_mirrored_without_changing_their_crops():
     rng = np.random.default_rng(0)
     pixels = np.zeros((16, 16, 3), np.uint8)
     pixels[:, :8] = 255
@@ -147,7 +147,7 @@ def test_half_of_the_images_are_mirrored_in_the_box_that_they_have_anyway():
         assert any(np.array_equal(flipped, same) for same in (pixels, pixels[:, ::-1]))
 
 
-def test_resized_views_show_the_whole_image_and_change_no_other_draw():
+def test_resized_views_show_the_complete_image_and_do_not_change_other_views():
     stripes = np.zeros((16, 48, 3), np.uint8)
     stripes[:, :8] = stripes[:, -8:] = 255  # only outside the centre crop
     image = Image.fromarray(stripes)
@@ -165,5 +165,5 @@ def test_resized_views_show_the_whole_image_and_change_no_other_draw():
 
 
 @pytest.mark.parametrize("bad", [{"crop_scale": (0.5, 0.1)}, {"crop_scale": (0.0, 1.0)}, {"crop_scale": (0.5, 1.5)}])
-def test_impossible_crops_are_refused(bad):
+def test_invalid_crop_settings_are_refused(bad):
     refused("augmentation: crop_scale", Augmentation, **bad)

@@ -32,7 +32,7 @@ def clip(tmp_path_factory) -> tuple[Path, transformers.PreTrainedTokenizerBase]:
 
 
 @pytest.mark.parametrize("form", ["folder", "file", "file alone"])
-def test_ids_are_those_of_transformers(form, clip, tmp_path):
+def test_token_ids_match_transformers(form, clip, tmp_path):
     folder, library = clip
     source = {"folder": folder, "file": folder / "tokenizer.json", "file alone": tmp_path / "mine.json"}[form]
     shutil.copy(folder / "tokenizer.json", tmp_path / "mine.json")
@@ -63,7 +63,7 @@ def test_the_file_of_a_model_directory_is_read_with_the_settings_beside_it(tmp_p
 
 
 @pytest.mark.slow
-def test_a_model_with_random_parameters_reads_texts_by_it(clip):
+def test_a_new_model_uses_the_saved_tokenizer(clip):
     folder, library = clip
     spec = tiny_encoder().spec.to_json()
     spec["text"] |= {"vocabulary_size": 0, "pooling": "first_eos", "eos_id": library.eos_token_id}
@@ -78,6 +78,6 @@ def test_a_model_with_random_parameters_reads_texts_by_it(clip):
 @pytest.mark.parametrize(
     ("source", "message"), [("none", "nothing there"), ("none.json", "nothing there"), ("", "neither")]
 )
-def test_what_is_no_tokenizer_is_refused(source, message, tmp_path):
+def test_files_that_are_not_tokenizers_are_refused(source, message, tmp_path):
     with pytest.raises(InputError, match=message):
         read_tokenizer(str(tmp_path / source))

@@ -108,7 +108,7 @@ def new_folder(at: Path) -> Path:
 @pytest.mark.parametrize(
     "kind", further(KINDS, ("a tar", "save_to_disk", "images and paths in Parquet"), pytest.mark.thorough)
 )
-def test_every_change_of_the_data_changes_the_hash_and_nothing_else_does(kind, tmp_path):
+def test_only_changes_of_the_data_change_the_hash(kind, tmp_path):
     at, write_data = tmp_path / "data", KINDS[kind]
     source = open_pairs(write_data(new_folder(at), IMAGES, CAPTIONS))
     samples, first = all_of(source), source.hash()
@@ -168,7 +168,7 @@ def test_images_in_parquet_without_names_are_read_once_to_name_them(tmp_path, mo
     assert pairs.image_hashes() == [hashlib.sha256(each).hexdigest() for each in IMAGES] and not rows
 
 
-def test_a_file_is_hashed_again_only_where_it_may_have_changed(tmp_path, monkeypatch):
+def test_a_file_is_hashed_again_only_if_it_may_have_changed(tmp_path, monkeypatch):
     photos, read, hash_file = (
         texts_beside(new_folder(tmp_path / "data"), IMAGES, CAPTIONS),
         [],
@@ -188,7 +188,7 @@ def test_a_file_is_hashed_again_only_where_it_may_have_changed(tmp_path, monkeyp
     assert open_pairs(photos).hash() == first and len(read) == 2 * COUNT + 1
 
 
-def test_examples_of_tfds_decide_the_hash(tmp_path):
+def test_the_hash_depends_on_the_examples_of_tfds(tmp_path):
     features = {"image": "image", "captions": "text", "name": None}
 
     def source(images: Sequence[bytes], captions: Sequence[str], paths: Sequence[Path] = ()) -> TfdsPairs:
@@ -207,7 +207,7 @@ def test_examples_of_tfds_decide_the_hash(tmp_path):
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_drawn_scenes_that_were_changed_have_another_hash(tmp_path):
+def test_changed_demo_scenes_have_another_hash(tmp_path):
     first = open_pairs("scenes:3").hash()
     (pictures,) = (tmp_path / "cache").rglob("pngs")
     data = np.fromfile(pictures, np.uint8)
@@ -217,7 +217,7 @@ def test_drawn_scenes_that_were_changed_have_another_hash(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_does_not_resume_where_one_of_many_images_was_written_again(tmp_path):
+def test_training_does_not_resume_if_one_of_many_images_has_changed(tmp_path):
     captions = [f"a dog {number}" for number in range(150)]
     images = [image_of(number + 200) for number in range(150)]
     photos = texts_beside(new_folder(tmp_path / "data"), images, captions)

@@ -75,7 +75,7 @@ FLICKR30K = {
 
 
 @pytest.mark.parametrize("form", FLICKR30K)
-def test_a_split_is_chosen_in_the_column_too_and_else_asked_for(form, tmp_path, capsys):
+def test_a_split_is_selected_by_column_and_must_be_named_if_there_are_several(form, tmp_path, capsys):
     put, source = FLICKR30K[form]
     put(tmp_path)
     source = source.format(at=tmp_path)
@@ -115,7 +115,7 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("form", SEVERAL)
-def test_of_several_splits_one_must_be_chosen(form, tmp_path, capsys):
+def test_one_of_several_splits_must_be_selected(form, tmp_path, capsys):
     put, source = SEVERAL[form]
     put(tmp_path)
     source = source.format(at=tmp_path)
@@ -129,14 +129,14 @@ def test_of_several_splits_one_must_be_chosen(form, tmp_path, capsys):
     refused("split: found 'val'; wanted .*one or several", read_captioned_images, source, split="val")
 
 
-def test_the_only_split_may_be_named(tmp_path):
+def test_the_only_split_can_be_named(tmp_path):
     parquet("p/test-00000-of-00001.parquet", rows(split=False))(tmp_path)
     for split in ("", "test", "all"):
         assert read_captions(tmp_path / "p", split=split).image_files.keys() == {*ALL}
     refused(r"split: found 'train'; wanted test \(6\)", read_captions, tmp_path / "p", split="train")
 
 
-def test_a_split_whose_rows_a_column_divides_otherwise_is_asked_for(tmp_path):
+def test_a_split_is_ambiguous_if_a_column_divides_its_rows_differently(tmp_path):
     """Neither the 2 rows nor all 6 are what `validation` means without a doubt."""
     parquet("validation-00000-of-00001.parquet", rows())(tmp_path)
     source = str(tmp_path / "validation-00000-of-00001.parquet")
@@ -146,7 +146,7 @@ def test_a_split_whose_rows_a_column_divides_otherwise_is_asked_for(tmp_path):
     assert read_captioned_images(source, split="all").names == ALL
 
 
-def test_a_column_of_one_split_divides_nothing(tmp_path):
+def test_a_split_column_with_one_value_is_ignored(tmp_path):
     frame = rows(split=False).assign(split="restval")
     parquet("train-00000-of-00001.parquet", frame)(tmp_path)
     source = str(tmp_path / "train-00000-of-00001.parquet")
@@ -155,7 +155,7 @@ def test_a_column_of_one_split_divides_nothing(tmp_path):
     refused(r"split: found 'restval'; wanted train \(6\)", read_captioned_images, source, split="restval")
 
 
-def test_a_snapshot_with_several_configurations_names_them(tmp_path):
+def test_the_error_for_a_snapshot_with_several_configurations_names_them(tmp_path):
     for name in ("en", "de"):
         parquet(f"s/{name}/test-00000-of-00001.parquet", rows(split=False))(tmp_path)
     several = "found Parquet files in 2 folders: de, en; wanted one of them, as .*s/de"
@@ -184,7 +184,7 @@ def downloads(at: Path, *, images: bool = False, suffix: str = ".jpg") -> None:
         write(at / "out" / "00000" / f"{KEYS[number]}.txt", frame["caption"][number].encode())
 
 
-def test_files_of_img2dataset_are_read_as_a_folder_and_its_table_of_links_is_refused(tmp_path):
+def test_files_of_img2dataset_are_read_and_its_table_of_links_is_refused(tmp_path):
     downloads(tmp_path)
     data = read_captioned_images(f"{tmp_path}/out/00000")
     assert data.captions == tuple(f"a dog {number}" for number in WRITTEN)
@@ -201,7 +201,7 @@ def test_parquet_of_img2dataset_is_read_without_failed_downloads(tmp_path, capsy
     assert capsys.readouterr().err.count("2 failed downloads left out") == 2
 
 
-def test_where_every_download_failed_nothing_is_read(tmp_path):
+def test_a_table_in_which_every_download_failed_is_refused(tmp_path):
     downloads(tmp_path, images=True)
     table = pandas.read_parquet(tmp_path / "out" / "00000.parquet").assign(status="failed_to_download")
     table.to_parquet(tmp_path / "out" / "00000.parquet")
@@ -223,7 +223,7 @@ PIXELS = np.arange(300, dtype=np.uint8).reshape(10, 10, 3).tobytes()
         (b"x" * 16, "16 bytes that are no image file"),
     ],
 )
-def test_cells_that_hold_no_image_file_are_named_by_row_and_column(cell, found, tmp_path, refusal):
+def test_cells_without_an_image_file_are_refused_with_row_and_column(cell, found, tmp_path, refusal):
     pandas.DataFrame({"photo": [cell] * 3, "caption": ["a dog"] * 3}).to_parquet(tmp_path / "t.parquet")
     message = f"t.parquet: row 1, column 'photo': found {found}"
     refused(message, read_captioned_images, f"{tmp_path}/t.parquet")
@@ -231,7 +231,7 @@ def test_cells_that_hold_no_image_file_are_named_by_row_and_column(cell, found, 
 
 
 @pytest.mark.parametrize("cell", [None, b"", {"bytes": None, "path": "4.png"}])
-def test_a_cell_without_an_image_is_named_by_row_and_column(cell, tmp_path):
+def test_empty_image_cells_are_refused_with_row_and_column(cell, tmp_path):
     inside = isinstance(cell, dict)
     cells = [{"bytes": image, "path": f"{n}.png"} if inside else image for n, image in enumerate(IMAGES)]
     cells[4] = cell
@@ -271,7 +271,7 @@ def flip(data: bytes, place: int) -> bytes:
         *further([*range(9, 54, 9), *range(63, 100, 9), "empty"], (), pytest.mark.thorough),
     ],
 )
-def test_a_damaged_copy_is_made_again_and_no_image_is_blamed(damage, cache, tmp_path, capsys):
+def test_a_damaged_copy_is_written_again_without_blaming_an_image(damage, cache, tmp_path, capsys):
     parquet("t.parquet", rows(split=False))(tmp_path)
     assert again(tmp_path / "t.parquet") == IMAGES
     (copy,) = copies(cache)
@@ -290,7 +290,7 @@ def test_a_damaged_copy_is_made_again_and_no_image_is_blamed(damage, cache, tmp_
     assert "damaged file" not in capsys.readouterr().err
 
 
-def test_every_image_of_a_damaged_copy_is_right(cache, tmp_path):
+def test_every_image_is_correct_after_its_copy_was_damaged(cache, tmp_path):
     parquet("t.parquet", rows(split=False))(tmp_path)
     again(tmp_path / "t.parquet")
     (copy,) = copies(cache)
@@ -307,7 +307,7 @@ def test_every_image_of_a_damaged_copy_is_right(cache, tmp_path):
         assert copy.read_bytes() == data
 
 
-def test_a_table_written_again_with_the_same_size_and_time_has_its_own_images(cache, tmp_path):
+def test_a_changed_table_of_the_same_size_and_time_has_its_new_images(cache, tmp_path):
     path = tmp_path / "t.parquet"
     for numbers in (range(6), range(5, -1, -1)):
         before = path.stat() if path.exists() else None
@@ -318,7 +318,7 @@ def test_a_table_written_again_with_the_same_size_and_time_has_its_own_images(ca
         assert again(path) == [IMAGES[number] for number in numbers]
 
 
-def test_a_local_folder_that_the_library_reads_has_its_own_rows(cache, tmp_path, monkeypatch):
+def test_a_changed_local_folder_of_the_datasets_library_has_its_new_rows(cache, tmp_path, monkeypatch):
     """The cache of `datasets` knows files by path and time."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library")
@@ -335,7 +335,7 @@ def test_a_local_folder_that_the_library_reads_has_its_own_rows(cache, tmp_path,
         assert len(list(place.iterdir())) == 1
 
 
-def test_copies_of_tables_that_are_gone_or_changed_are_removed(cache, tmp_path, monkeypatch):
+def test_copies_of_deleted_or_changed_tables_are_removed(cache, tmp_path, monkeypatch):
     for name in ("a.parquet", "b.parquet", "d.parquet"):
         parquet(name, rows(split=False))(tmp_path)
         again(tmp_path / name)
@@ -374,7 +374,7 @@ def test_only_the_first_copy_of_a_process_opens_the_others(cache, tmp_path, monk
 
 
 @pytest.mark.parametrize("compression", ["lz4", "uncompressed"])
-def test_images_of_arrow_files_are_not_held_in_memory_and_compressed_files_are_refused(compression, tmp_path):
+def test_images_of_arrow_files_stay_on_disk_and_compressed_files_are_refused(compression, tmp_path):
     path, rng = tmp_path / "t.arrow", np.random.default_rng(0)
     for number in range(2):  # a second time with the same size and time of modification
         images = [IMAGES[number], *(b"\xff\xd8" + rng.bytes(50_000) for _ in range(40))]
@@ -394,7 +394,7 @@ def test_images_of_arrow_files_are_not_held_in_memory_and_compressed_files_are_r
         assert [pair.captions for pair in all_of(pairs)] == [("a dog",)] * 41
 
 
-def test_without_a_cache_folder_the_images_are_read_and_the_variable_is_named(tmp_path, monkeypatch, capsys):
+def test_images_are_read_without_a_cache_folder_and_the_variable_is_named(tmp_path, monkeypatch, capsys):
     parquet("t.parquet", rows(split=False))(tmp_path)
     monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
     assert again(tmp_path / "t.parquet") == IMAGES

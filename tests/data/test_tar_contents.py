@@ -120,7 +120,7 @@ APART = [(way, change) for way in WAYS for change in CHANGES if (way, change) no
 @pytest.mark.parametrize(
     ("way", "change"), TOGETHER + [pytest.param(*case, marks=pytest.mark.thorough) for case in APART]
 )
-def test_a_tar_that_was_written_again_gives_what_is_in_it(way, change, tmp_path):
+def test_a_changed_tar_is_read_with_its_new_contents(way, change, tmp_path):
     old = tar_bytes("OLD", about="json" if "JSON" in change else "txt")
     assert len(old) == len(CHANGES[change])
     tar = write(tmp_path / "data" / "s.tar", old)
@@ -138,7 +138,7 @@ def test_a_tar_that_was_written_again_gives_what_is_in_it(way, change, tmp_path)
         refused("member .*: found other bytes; wanted the bytes that were indexed", in_use.__getitem__, 0)
 
 
-def test_tars_of_one_name_in_several_folders_are_told_apart(tmp_path):
+def test_tars_of_the_same_name_in_several_folders_are_kept_apart(tmp_path):
     tars = {name: write(tmp_path / name / "00000.tar", tar_bytes(name * 3, 20 * place))
             for place, name in enumerate("xyz")}  # fmt: skip
     for pattern in ("{x,y}", "{x,z}", "{y,x}", "{x,y}"):
@@ -156,14 +156,14 @@ def test_tars_of_one_name_in_several_folders_are_told_apart(tmp_path):
     assert read(f"{tmp_path}/{{x,y}}/00000.tar") == [*contents(tars["x"]), *contents(tars["y"])]
 
 
-def test_a_folder_of_tars_says_what_it_leaves_out(tmp_path, capsys):
+def test_skipped_files_of_a_folder_of_tars_are_reported(tmp_path, capsys):
     for name in ("a.tar", "B.TAR", "._a.tar", "c.tar.gz", "d.tgz", "notes.txt"):
         write(tmp_path / "data" / name, tar_bytes("OLD"))
     assert len(read(tmp_path / "data")) == 2 * COUNT
     assert "data: 2 compressed tars left out; the first is c.tar.gz" in capsys.readouterr().err
 
 
-def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
+def test_commands_read_the_captions_of_a_tar(tmp_path):
     tar = tmp_path / "s.tar"
     for word in ("OLD", "NEW"):
         write(tar, tar_bytes(word))
@@ -174,7 +174,7 @@ def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
         assert [item["caption"] for item in made] == [[f"{word} dog {number}"] for number in range(COUNT)]
 
 
-def test_the_hash_is_of_contents_alone(tmp_path):
+def test_the_hash_depends_only_on_contents(tmp_path):
     tar = write(tmp_path / "a" / "s.tar", tar_bytes("OLD"))
     first = open_pairs(str(tar)).hash()
     os.utime(tar, (1, 1))
@@ -184,7 +184,7 @@ def test_the_hash_is_of_contents_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_byte_of_images_and_captions_decides_the_hash(tmp_path):
+def test_the_hash_depends_on_every_byte_of_images_and_captions(tmp_path):
     data = tar_bytes("OLD")
     tar = write(tmp_path / "s.tar", data)
     seen = {open_pairs(str(tar)).hash()}
@@ -228,7 +228,7 @@ def test_tars_that_another_process_has_read_meanwhile_are_not_read_again(tmp_pat
 
 
 @pytest.mark.parametrize("damage", ["a changed caption", "cut short", "another format", "another index"])
-def test_a_damaged_index_is_made_again(damage, tmp_path):
+def test_a_damaged_index_is_written_again(damage, tmp_path):
     tar = write(tmp_path / "a" / "s.tar", tar_bytes("OLD"))
     read(tar)
     index = next(tar.parent.glob("*.arrow"))
@@ -245,7 +245,7 @@ def test_a_damaged_index_is_made_again(damage, tmp_path):
     assert index.read_bytes() == data
 
 
-def test_what_killed_processes_left_is_removed_when_the_folder_is_opened_next(tmp_path):
+def test_leftovers_of_killed_processes_are_removed_when_the_folder_is_opened(tmp_path):
     tar, host = write(tmp_path / "s.tar", tar_bytes("OLD")), socket.gethostname()
     read(tar)
     holders = {"a": f"process 1 of {host}", "b": "", "c": "process 1 of another-machine", "d": f"process 1 of {host}"}
@@ -265,7 +265,7 @@ def test_what_killed_processes_left_is_removed_when_the_folder_is_opened_next(tm
     assert {path.name for path in tmp_path.glob("..*.part")} == {"..d.tar.index.arrow.0123abcd.part"}
 
 
-def test_machines_that_share_a_tar_record_their_states_and_leave_its_index_alone(tmp_path, monkeypatch):
+def test_machines_that_share_a_tar_record_their_states_without_changing_its_index(tmp_path, monkeypatch):
     tar, opened, read_tar = write(tmp_path / "s.tar", tar_bytes("OLD")), [], tar_index.read_tar
     monkeypatch.setattr(tar_index, "read_tar", lambda path, caption: opened.append(path) or read_tar(path, caption))
     read(tar)
@@ -279,7 +279,7 @@ def test_machines_that_share_a_tar_record_their_states_and_leave_its_index_alone
     assert len(opened) == 1 + 2  # once to make it, and once for each other state
 
 
-def test_a_worker_does_not_read_tars_that_were_written_again_meanwhile(tmp_path):
+def test_a_worker_refuses_tars_that_have_changed_since_the_start(tmp_path):
     tar = write(tmp_path / "s.tar", tar_bytes("OLD"))
     sent = pickle.dumps(open_pairs(str(tar)))
     assert pickle.loads(sent)[0].captions == ("OLD dog 0",)
@@ -309,7 +309,7 @@ def test_tars_behind_a_url_are_read_again_when_they_change(versioned, tmp_path, 
             assert read(url) == contents(write(tmp_path / "s.tar", tar_bytes(word, shade)))
 
 
-def test_without_a_place_for_the_index_it_is_kept_in_memory(tmp_path, monkeypatch, capsys):
+def test_the_index_is_kept_in_memory_if_it_cannot_be_written(tmp_path, monkeypatch, capsys):
     tar = write(tmp_path / "s.tar", tar_bytes("OLD"))
     monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
     monkeypatch.setattr(remember, "hold", Mock(side_effect=PermissionError))
@@ -335,7 +335,7 @@ def recaptioned(path: Path) -> Path:
     return path
 
 
-def test_captions_of_tars_are_those_of_the_key_that_the_user_names(tmp_path):
+def test_captions_of_tars_are_read_from_the_key_that_the_user_names(tmp_path):
     tar = recaptioned(tmp_path / "rc.tar")
     firsts = {"": "alt 0", "txt": "alt 0", "caption": "short 0", "re_caption": "long 0", "both": "a"}
     for _ in range(2):  # each has its own index

@@ -41,7 +41,7 @@ def by_shards(world, tars):
 
 
 @pytest.mark.thorough  # it imports torch
-def test_samples_are_those_of_webdataset(world, tars):
+def test_samples_match_webdataset(world, tars):
     wds = pytest.importorskip("webdataset")
     found = []
     for sample in wds.WebDataset([*map(str, world.tars)], shardshuffle=False):
@@ -63,7 +63,7 @@ def test_a_folder_of_the_same_samples_gives_the_same_batches(world, tars):
     assert not set(BROKEN) & set(numbers)
 
 
-def test_processes_workers_and_resumed_runs_read_the_same_by_shards(tars, by_shards):
+def test_processes_and_workers_and_resumed_runs_read_the_same_samples_by_shard(tars, by_shards):
     whole = take(tiny_input(tars, **by_shards), 17)  # into the second epoch
     for rows in (range(32), range(16, 32), [*range(48, 64)]):
         own = take(tiny_input(tars, rows=rows, start_step=14, **by_shards), 3)
@@ -78,7 +78,7 @@ def test_processes_workers_and_resumed_runs_read_the_same_by_shards(tars, by_sha
         assert_same_batches(take(tiny_input(tars, start_step=5, workers=2, **by_shards), 4), whole[5:9])
 
 
-def test_reading_by_shards_seeks_once_a_lane_and_shard(world, by_shards, monkeypatch):
+def test_reading_by_shards_seeks_once_per_lane_and_shard(world, by_shards, monkeypatch):
     # A few members may lie between two images, and a shard's last one and the next lane's first.
     monkeypatch.setattr(tar_pairs, "_READ_AHEAD", 8 * 1024)
     steps = 15
@@ -93,7 +93,7 @@ def test_reading_by_shards_seeks_once_a_lane_and_shard(world, by_shards, monkeyp
     assert seeks["shuffled"] > 0.8
 
 
-def test_the_index_is_made_once_and_an_interrupted_one_goes_on(world, tmp_path, monkeypatch):
+def test_the_index_is_written_once_and_resumes_after_an_interruption(world, tmp_path, monkeypatch):
     for tar in world.tars:
         shutil.copy(tar, tmp_path)
     pattern, read, read_tar = f"{tmp_path}/cc-{{00..06}}.tar", [], tar_index.read_tar
@@ -125,7 +125,7 @@ def test_the_index_is_made_once_and_an_interrupted_one_goes_on(world, tmp_path, 
     assert read[7:] == [f"{tmp_path}/cc-06.tar"] * (len(read) - 7) and grown.shards[-1] == 40
 
 
-def test_tars_behind_a_url_are_read_in_blocks_where_reads_follow_each_other(world, by_shards, tmp_path, monkeypatch):
+def test_consecutive_reads_of_tars_behind_a_url_are_made_in_blocks(world, by_shards, tmp_path, monkeypatch):
     fsspec = pytest.importorskip("fsspec")
     monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
     monkeypatch.setattr(tar_pairs, "_READ_AHEAD", 8 * 1024)
@@ -155,7 +155,7 @@ def test_tars_behind_a_url_are_read_in_blocks_where_reads_follow_each_other(worl
     refused(missing, open_tars, "gs://bucket/a.tar")
 
 
-def test_names_of_tars():
+def test_patterns_of_tar_names_are_expanded():
     assert expand_tars("cc-{0008..0011}.tar") == [f"cc-{number:04}.tar" for number in range(8, 12)]
     assert expand_tars("c-{8..10}.tar") == ["c-8.tar", "c-9.tar", "c-10.tar"]
     assert expand_tars("{a,b}-{0..1}.tar") == ["a-0.tar", "a-1.tar", "b-0.tar", "b-1.tar"]
@@ -189,7 +189,7 @@ def test_tars_that_cannot_be_used_are_refused_in_one_line(world, tmp_path, damag
     refused(message, open_pairs, f"{world.tars[0]},{tar}", allow_missing=True)
 
 
-def test_patterns_that_name_no_tars_and_samples_without_a_part_are_refused(world, tmp_path):
+def test_patterns_without_tars_and_incomplete_samples_are_refused(world, tmp_path):
     for name, message in (
         ("a-{3..1}.tar", "an increasing range"),
         ("a-{0.tar", "an unmatched brace"),
@@ -208,7 +208,7 @@ def test_patterns_that_name_no_tars_and_samples_without_a_part_are_refused(world
         (["1.png", "2.png", "1.txt", "2.txt"], "2 without an image and 2 without a caption; the first is c.tar/1"),
     ],
 )
-def test_tars_of_which_no_sample_is_whole_say_why(tmp_path, names, found):
+def test_the_error_for_tars_without_complete_samples_states_the_reason(tmp_path, names, found):
     with tarfile.open(tmp_path / "c.tar", "w") as tar:
         for name in names:
             content = io.BytesIO(image_of(1) if name.endswith("png") else b"a dog")
@@ -234,7 +234,7 @@ def test_tars_can_be_packed(world, tmp_path, capsys):
         assert (packed[index].image, packed[index].captions) == (image_of(whole[index]), (caption_of(whole[index]),))
 
 
-def test_orders_are_those_of_the_config(world, tars):
+def test_tars_are_read_in_the_configured_order(world, tars):
     data = default_config().data
     data.order = "shards"
     both = open_pairs(f"{world.pattern},{world.tars[6]}", allow_missing=True)

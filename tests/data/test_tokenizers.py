@@ -76,7 +76,7 @@ def read(folders):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_ids_equal_the_reference(name, read, folders):
+def test_token_ids_equal_the_reference(name, read, folders):
     ours = read(name)
     assert_equal_to_reference(ours, FAMILIES[name][1](folders[name]), sentences(300) + ODD_TEXTS)
     if name == "clip json":
@@ -94,7 +94,7 @@ def test_ids_equal_the_reference(name, read, folders):
         *further(("clip", "siglip identity"), (), pytest.mark.thorough),
     ],
 )
-def test_ids_of_coco_captions_equal_the_reference(name, folders, real_data):
+def test_token_ids_of_coco_captions_equal_the_reference(name, folders, real_data):
     items = json.loads((real_data / "rococo/annotations/coco_karpathy_test.json").read_text())
     captions = [caption for item in items for caption in item["caption"]]
     assert len(captions) == 25_010
@@ -157,7 +157,7 @@ def test_texts_that_are_too_long_empty_or_end_in_blanks_keep_their_end_token(any
     assert len(ids) == len(mask) == 0
 
 
-def test_ids_do_not_depend_on_the_company(any_tokenizer, monkeypatch):
+def test_token_ids_do_not_depend_on_other_texts_of_the_batch(any_tokenizer, monkeypatch):
     texts = sentences(40) + ODD_TEXTS
     together = any_tokenizer.encode(texts)
     monkeypatch.setattr("rococo_jax.data.tokenizers._TEXTS_AT_ONCE", 7)
@@ -174,7 +174,7 @@ def test_a_saved_tokenizer_gives_the_same_ids(any_tokenizer, tmp_path):
     assert again.encode(sentences(20) + ODD_TEXTS) == any_tokenizer.encode(sentences(20) + ODD_TEXTS)
 
 
-def test_padding_fills_with_the_pad_id_and_the_mask_says_where(read):
+def test_padding_uses_the_pad_id_and_the_mask_marks_it(read):
     tokenizer = read("clip")
     rows = [[5, 6, 7], [8], []]
     ids, mask = tokenizer.pad(rows, 4)
@@ -188,7 +188,7 @@ def test_padding_fills_with_the_pad_id_and_the_mask_says_where(read):
 
 
 @pytest.mark.parametrize("name", ["siglip nmt_nfkc", "siglip identity"])
-def test_siglip_texts_are_always_padded_to_64_and_wholly_read(name, read, folders):
+def test_siglip_texts_are_always_padded_to_64_and_their_padding_is_visible(name, read, folders):
     tokenizer, texts = read(name), ["a dog", "a red cat"]
     ids, mask = tokenizer.pad(tokenizer.encode(texts), 16)
     expected = siglip_reference(folders[name])(texts, padding="max_length", max_length=64)["input_ids"]
@@ -206,7 +206,7 @@ def test_padding_settings_inside_tokenizer_json_are_not_used(read, tmp_path):
 
 @pytest.mark.parametrize("files", [{}, {"vocab.json": "{}"}, {"tokenizer.json": "{"}, {"tokenizer.json": "{}"}])
 @pytest.mark.parametrize("config", [CLIP, SIGLIP, BERT])
-def test_a_folder_without_a_whole_tokenizer_is_named(files, config, tmp_path):
+def test_a_folder_without_a_complete_tokenizer_is_refused(files, config, tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     refused("tokenizer", read_huggingface_tokenizer, tmp_path, config)
@@ -245,7 +245,7 @@ def test_a_spec_with_missing_or_unknown_keys_is_refused():
     refused("cleaning: found polish", TokenizerSpec, "clip", "polish", 77, 0, 1)
 
 
-def test_texts_without_anything_to_repair_are_cleaned_as_by_ftfy():
+def test_texts_that_need_no_repair_are_cleaned_as_by_ftfy():
     rng = random.Random(0)
     letters = [chr(code) for code in range(32, 127)]
     texts = ["".join(rng.choices(letters, k=rng.randrange(80))) for _ in range(3000)] + [

@@ -37,7 +37,7 @@ def without(batches: list[dict], name: str) -> list[dict]:
     return [{key: array for key, array in batch.items() if key != name} for batch in batches]
 
 
-def test_a_batch_holds_the_images_and_captions_that_it_names(source):
+def test_a_batch_contains_the_images_and_captions_of_its_ids(source):
     (batch,) = take(tiny_input(source), 1)
     assert batch["pixels"].shape == (8, 16, 16, 3) and batch["pixels"].dtype == np.uint8
     assert batch["sample_index"].tolist() == list(range(8))
@@ -50,7 +50,7 @@ def test_a_batch_holds_the_images_and_captions_that_it_names(source):
 
 
 @pytest.mark.parametrize("length", [2, 4, 24])
-def test_texts_have_the_length_asked_for_and_are_cut_with_their_end_kept(source, length):
+def test_texts_are_truncated_to_the_configured_length_and_keep_their_end_token(source, length):
     (batch,) = take(tiny_input(source, text_length=length), 1)
     assert batch["ids"].shape == (8, length)
     if length < 24:
@@ -58,7 +58,7 @@ def test_texts_have_the_length_asked_for_and_are_cut_with_their_end_kept(source,
 
 
 @pytest.mark.parametrize(("crop_scale", "size"), [(None, (32, 24)), ((0.25, 1.0), (64, 48))])
-def test_a_draft_has_the_pixels_of_a_reduced_jpeg_that_is_no_smaller_than_the_crop(crop_scale, size, tmp_path):
+def test_draft_decoding_gives_a_reduced_jpeg_that_is_not_smaller_than_the_crop(crop_scale, size, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
     for name in ("photo.jpg", "drawing.png"):
         Image.fromarray(noise).save(tmp_path / name)
@@ -82,7 +82,7 @@ def test_a_draft_has_the_pixels_of_a_reduced_jpeg_that_is_no_smaller_than_the_cr
     assert [np.array_equal(draft[name], exact[name]) for name in sorted(draft)] == [True, False]
 
 
-def test_views_that_are_left_out_or_added_change_nothing_else(source):
+def test_removing_or_adding_a_view_does_not_change_the_others(source):
     plain = take(tiny_input(source), 3)
     assert_same_batches(take(tiny_input(source, preprocessing=None), 3), without(plain, "pixels"))  # opens no image
     both = take(tiny_input(source, augmentation=Augmentation(also_resized=True)), 3)
@@ -93,7 +93,7 @@ def test_views_that_are_left_out_or_added_change_nothing_else(source):
 @pytest.mark.parametrize(
     "rows", [[[*range(4)], [*range(4, 8)]], np.arange(8).reshape(4, 2).tolist(), [[0, 1, 4, 7], [2, 3, 5, 6]]]
 )
-def test_processes_read_their_rows_of_what_one_process_reads_wherever_these_are(source, rows):
+def test_each_process_reads_its_rows_of_the_batch_that_one_process_reads(source, rows):
     choices = {"extra_text": [texts_to_alter()], "augmentation": Augmentation(crop_scale=(0.5, 1.0), flip=True)}
     whole = take(tiny_input(source, **choices), 6)
     for own in rows:
@@ -101,12 +101,12 @@ def test_processes_read_their_rows_of_what_one_process_reads_wherever_these_are(
         assert_same_batches(take(tiny_input(source, rows=own, **choices), 6), parts)
 
 
-def test_threads_change_nothing(source):
+def test_the_number_of_threads_does_not_change_batches(source):
     assert_same_batches(take(tiny_input(source, prefetch=3), 12), take(tiny_input(source, prefetch=0), 12))
 
 
 @pytest.mark.parametrize("step", [1, 4, 9])
-def test_a_resumed_run_reads_on_where_it_stopped(source, step):
+def test_a_resumed_run_continues_reading_where_it_stopped(source, step):
     whole = take(tiny_input(source), 12)
     first = tiny_input(source, prefetch=2)
     begin = first.get_state()
@@ -121,7 +121,7 @@ def test_a_resumed_run_reads_on_where_it_stopped(source, step):
     assert_same_batches(take(first, 12), whole)
 
 
-def test_captions_and_what_they_are_altered_to_differ_between_epochs(source):
+def test_captions_and_their_alterations_differ_between_epochs(source):
     batches = take(tiny_input(source, extra_text=[texts_to_alter()], batch_size=10), 9)
     epochs = []
     for part in (batches[:3], batches[3:6], batches[6:]):
@@ -133,12 +133,12 @@ def test_captions_and_what_they_are_altered_to_differ_between_epochs(source):
         assert not same.all() and (altered[same] != other_altered[same]).any()
 
 
-def test_another_seed_is_another_run(source):
+def test_another_seed_gives_other_batches(source):
     one, other = take(tiny_input(source, seed=1), 3), take(tiny_input(source, seed=2), 3)
     assert (column(one, "image_id") != column(other, "image_id")).any()
 
 
-def test_one_draws_captions_evenly_and_all_takes_them_in_turn(source):
+def test_captions_are_drawn_evenly_with_one_and_taken_in_turn_with_all(source):
     drawn = take(tiny_input(source, batch_size=30, preprocessing=None), 50)
     in_turn = take(tiny_input(source, batch_size=30, preprocessing=None, captions_per_image="all"), 50)
     # 1,500 draws of 5 captions: chi-square on 4 degrees of freedom stays below 18.5 with 99.9 %.
@@ -166,7 +166,7 @@ def broken(tmp_path):
     return open_pairs(images, captions)
 
 
-def test_broken_images_are_replaced_and_counted_alike_on_all_processes_and_after_a_resume(broken):
+def test_broken_images_are_replaced_and_counted_equally_on_all_processes_and_after_a_resume(broken):
     skip = {"on_decode_error": "skip"}
     whole = take(tiny_input(broken, **skip), 9)
     assert sum(batch["skipped_images"] for batch in whole) >= 9  # three an epoch; a substitute may be broken as well
@@ -181,7 +181,7 @@ def test_broken_images_are_replaced_and_counted_alike_on_all_processes_and_after
     assert_same_batches(take(tiny_input(broken, start_step=3, **skip), 6), whole[3:])
 
 
-def test_substitutes_are_the_images_of_the_same_place_in_the_epochs_other_batches(tmp_path):
+def test_a_broken_image_is_replaced_by_one_at_its_position_in_another_batch_of_the_epoch(tmp_path):
     images, captions = write_pairs(tmp_path, 30)
     order, source = SampleOrder(30, 7, 0), open_pairs(images, captions)
     draw = DrawSample(source, order, PREPROCESSING, on_decode_error="skip")
@@ -213,7 +213,7 @@ def test_a_broken_image_stops_the_run_when_its_batch_is_due(broken, workers):
     assert Path(error.value.source).parent.name == "images"
 
 
-def test_images_that_are_all_broken_are_an_error(tmp_path):
+def test_a_run_in_which_every_image_is_broken_ends_with_an_error(tmp_path):
     images, captions = write_pairs(tmp_path, 8)
     for path in Path(images).iterdir():
         path.write_bytes(b"")
@@ -235,11 +235,11 @@ def test_images_that_are_all_broken_are_an_error(tmp_path):
         ({"text_length": 1}, "text_length: found 1"),
     ],
 )
-def test_settings_that_do_not_fit_are_named(source, choices, field):
+def test_inconsistent_settings_are_refused_by_name(source, choices, field):
     refused(field, tiny_input, source, **choices)
 
 
-def test_a_state_of_other_data_or_another_order_is_refused(source, tmp_path):
+def test_an_input_state_of_other_data_or_another_order_is_refused(source, tmp_path):
     state = tiny_input(source).get_state()
     older = {name: value for name, value in state.items() if name != "order"}
     fewer, other, moved = (

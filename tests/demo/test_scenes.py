@@ -106,7 +106,7 @@ def test_the_captions_of_the_first_scene_never_change():
     assert captions_of(make_scene("test", 1, 0)) == FIRST_CAPTIONS
 
 
-def test_splits_share_no_composition():
+def test_splits_have_no_composition_in_common():
     compositions = {
         split: {
             (scene.place.name, *sorted(item.kind.name for item in (scene.main, scene.other) if item))
@@ -118,14 +118,14 @@ def test_splits_share_no_composition():
         assert not one & other
 
 
-def test_training_meets_every_kind_and_place():
+def test_training_scenes_contain_every_kind_of_object_and_every_place():
     train = [make_scene("train", 0, index) for index in range(2000)]
     assert {kind.name for kind in OBJECTS} == {scene.main.kind.name for scene in train}
     assert {place.name for place in PLACES} == {scene.place.name for scene in train}
     assert len(OBJECTS) >= 50
 
 
-def test_only_what_is_above_alone_or_further_away_flies():
+def test_only_flying_objects_are_above_others_and_standing_objects_are_on_the_ground():
     fliers, seen = {"bird", "butterfly", "airplane", "balloon", "kite"}, set()
     for scene in (make_scene("train", 0, index) for index in range(400)):
         names = [item and item.kind.name for item in (scene.main, scene.other, scene.extra)]
@@ -136,7 +136,7 @@ def test_only_what_is_above_alone_or_further_away_flies():
 
 
 @pytest.mark.parametrize(("old", "new"), [("duck", "bird"), ("owl", "bird"), ("fir", "tree"), ("boat", "ship")])
-def test_a_word_that_stays_true_of_a_thing_is_never_put_in_its_place(old, new):
+def test_a_noun_is_never_replaced_by_a_more_general_one(old, new):
     lexicon = demo_lexicon()
     assert not lexicon.alters(lexicon.find(old), lexicon.find(new))
     # A narrower word in place of a wider one may be false.
@@ -155,7 +155,7 @@ def drawn(kind, frame, colour, size, **options):
 
 
 @pytest.mark.parametrize("kind", OBJECTS, ids=lambda kind: kind.name)
-def test_every_thing_is_drawn_large_in_its_colour_and_with_an_outline(kind):
+def test_every_object_is_drawn_large_in_its_colour_with_an_outline(kind):
     colour = COLOURS[kind.colours[0]]
     picture, outlined = (drawn(kind, (96, 170, 140), colour, 192, outline=each) for each in (None, (INK, 0.03)))
     painted, edge = ((each != BACKGROUND).any(axis=2) for each in (picture, outlined))
@@ -165,7 +165,7 @@ def test_every_thing_is_drawn_large_in_its_colour_and_with_an_outline(kind):
     assert (picture == colour).all(axis=2).sum() > 60
 
 
-def test_flipping_a_thing_mirrors_it():
+def test_flipping_an_object_mirrors_it():
     plain, flipped = (drawn(OBJECTS[1], (100, 180, 150), COLOURS["brown"], 201, flip=flip) for flip in (False, True))
     # Rasterised edges may differ by a pixel between the two directions.
     assert ((plain != flipped[:, ::-1]).any(axis=2)).mean() < 0.03
@@ -182,7 +182,7 @@ def test_an_outline_is_the_catmull_rom_spline_through_its_points(closed):
     np.testing.assert_allclose(smooth(list(map(tuple, points.tolist())), closed, steps=4), expected, atol=1e-12)
 
 
-def test_a_picture_has_the_size_asked_for_and_looks_the_same_at_any(scenes):
+def test_an_image_has_the_requested_size_and_looks_the_same_at_any_size(scenes):
     small, large = draw_scene(scenes[0], 64), draw_scene(scenes[0], 256)
     assert small.size == (64, 64) and large.size == (256, 256) and small.mode == "RGB"
     difference = np.asarray(large.reduce(4), np.float32) - np.asarray(small, np.float32)
@@ -203,7 +203,7 @@ def test_captions_agree_in_article_and_number_and_start_with_a_capital(texts):
         assert not re.search(r"\b(two|three|four) \S+ (is|stands|waits|flies)\b", text), text
 
 
-def test_a_left_thing_is_left_in_the_words_of_both_things(captioned, scenes):
+def test_captions_with_left_or_right_describe_the_true_positions(captioned, scenes):
     found = 0
     for scene, item in ((s, i) for s, i in zip(scenes, captioned, strict=True) if s.relation == "left of"):
         main, other = _named(scene.main), _named(scene.other)
@@ -219,11 +219,11 @@ def test_a_left_thing_is_left_in_the_words_of_both_things(captioned, scenes):
     ("noun", "plural"),
     [("cherry", "cherries"), ("bus", "buses"), ("boy", "boys"), ("woman", "women"), ("couch", "couches")],
 )
-def test_plurals(noun, plural):
+def test_plurals_are_formed_correctly(noun, plural):
     assert plural_of(noun) == plural
 
 
-def test_hardly_a_caption_is_left_unaltered(alterations):
+def test_nearly_every_caption_can_be_altered(alterations):
     for variant, (items, _) in alterations.items():
         left = sum(text is None for item in items for text in item.altered)
         # After "an" the Danger words fit nowhere.
@@ -231,7 +231,7 @@ def test_hardly_a_caption_is_left_unaltered(alterations):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_article_before_a_new_word_still_fits(alterations, variant):
+def test_the_article_before_an_inserted_word_fits(alterations, variant):
     items, changes = alterations[variant]
     texts = [text for item in items for text in item.altered]
     for text, change in zip(texts, itertools.chain(*changes), strict=True):
@@ -240,7 +240,7 @@ def test_the_article_before_a_new_word_still_fits(alterations, variant):
             assert words[0].lower() not in ("a", "an") or words[0].lower() == english.article_of(words[1]), text
 
 
-def test_the_benchmark_on_disk_reads_as_a_users_would(tmp_path):
+def test_the_benchmark_on_disk_is_read_like_one_of_a_user(tmp_path):
     write_benchmark(tmp_path, count=8, seed=3)
     annotations = read_annotation_folder(tmp_path / "annotations")
     assert set(annotations.variants) == set(VARIANTS) and not annotations.ignored

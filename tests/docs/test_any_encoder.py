@@ -30,7 +30,7 @@ def page_class(exported, tmp_path):
     return path
 
 
-def test_the_classes_embed_as_our_own_reader(page_class, exported):
+def test_the_documented_classes_give_the_same_embeddings_as_our_reader(page_class, exported):
     cells = nbformat.read(CHECKOUT / "notebooks" / "your_model.ipynb", as_version=4).cells
     (source,) = [cell.source for cell in cells if "class TorchClip" in cell.source]
     of_notebook = {}
@@ -47,7 +47,7 @@ def test_the_classes_embed_as_our_own_reader(page_class, exported):
 
 
 @pytest.mark.slow
-def test_the_class_of_the_page_is_evaluated(page_class, tmp_path):
+def test_the_documented_class_can_be_evaluated(page_class, tmp_path):
     data = write_world(tmp_path, [random_captions(5, n) for n in range(4)], altered={"danger": "{} q".format})
     words = ["--images", data / "images", "--annotations", data / "annotations", "--mixed-galleries", "none"]
     words = ["evaluate", f"{page_class}:make_align", *words, "--out", tmp_path / "out", "--no-report"]

@@ -67,7 +67,7 @@ def is_there(name: str, file: str) -> bool:
     )
 
 
-def test_files_are_there():
+def test_files_named_in_texts_exist():
     there = {name[place:] for name in FILES for place in [0, *(match.end() for match in re.finditer("/", name))]}
     missing = {
         f"{file}: {path}"
@@ -80,7 +80,7 @@ def test_files_are_there():
     assert missing == set()
 
 
-def test_dotted_names_are_there():
+def test_dotted_names_in_texts_exist():
     missing = {
         f"{file}: {name}"
         for file, text in TEXTS.items()
@@ -91,7 +91,7 @@ def test_dotted_names_are_there():
     assert missing == set()
 
 
-def test_commands_and_their_options_are_there():
+def test_commands_and_options_in_texts_exist():
     commands = build_parser()._subparsers._group_actions[0].choices
     flags = {name: set(parser._option_string_actions) for name, parser in commands.items()}
     missing = []
@@ -105,7 +105,7 @@ def test_commands_and_their_options_are_there():
     assert missing == []
 
 
-def test_first_lines_of_docstrings_say_what_a_thing_is():
+def test_first_lines_of_docstrings_describe_the_object():
     """Not whose it is, or that it is like another."""
     empty = r'"""(?:Of |That |Those |Its |Itself|Nothing|As `[^`]+`\."""|The same on |From memory|From the index).*'
     assert [f"{name}: {line}" for name in MODULES for line in re.findall(empty, CONTENTS[name])] == []

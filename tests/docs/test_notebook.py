@@ -41,7 +41,7 @@ def run_cells(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
-def test_a_notebook_installs_from_a_checkout_or_an_address_alone(name, tmp_path, monkeypatch):
+def test_a_notebook_installs_the_package_only_from_a_checkout_or_an_address(name, tmp_path, monkeypatch):
     """The name is on no index: whoever registered it there would run code in every notebook."""
     cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
     (install,) = (cell.source for cell in cells if cell.cell_type == "code" and "pip" in cell.source)
@@ -63,7 +63,7 @@ def test_a_notebook_installs_from_a_checkout_or_an_address_alone(name, tmp_path,
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_is_kept_without_outputs_and_names_no_machine(path):
+def test_a_notebook_is_stored_without_outputs_and_names_no_machine(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert code and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
@@ -89,7 +89,7 @@ def test_every_cell_of_the_notebook_runs_in_a_kernel(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_cells_of_the_quickstart_fit_together(tmp_path, run_cells):
+def test_the_cells_of_the_quickstart_run_with_synthetic_results(tmp_path, run_cells):
     """Made results stand for all evaluations, and nothing is trained: the thorough sibling does both."""
     results = json.loads((make_run(tmp_path / "made", "made", 1.0) / "results.json").read_text())
     evaluated, weights = [], []
@@ -112,7 +112,7 @@ def test_the_cells_of_the_quickstart_fit_together(tmp_path, run_cells):
     )
 
 
-def test_the_cells_of_the_defence_fit_together(tmp_path, run_cells):
+def test_the_cells_of_the_defence_notebook_run_with_synthetic_results(tmp_path, run_cells):
     """Training and evaluation themselves are tried by the thorough sibling and by tests of their own."""
     metrics = {"r1": 50.0, "fr1": 20.0, "blind": 55.0, "grounding": 60.0}
     results = {"tasks": {"image_to_text": {"clean": {"r1": 60.0, "fr1": 0.0}, "same_concept": metrics}}}
@@ -129,7 +129,7 @@ def test_the_cells_of_the_defence_fit_together(tmp_path, run_cells):
 
 
 @pytest.mark.slow
-def test_the_cells_of_own_data_fit_together(tmp_path, run_cells, monkeypatch):
+def test_the_cells_of_the_notebook_on_your_data_run_with_synthetic_results(tmp_path, run_cells, monkeypatch):
     """The benchmark is made; its evaluation and the training are those of the tutorial that a test runs."""
     evaluated = []
 
@@ -149,7 +149,7 @@ def test_the_cells_of_own_data_fit_together(tmp_path, run_cells, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp_path, run_cells):
+def test_a_torch_model_and_its_conversion_are_evaluated_together(exported, tmp_path, run_cells):
     variables = run_cells("your_model", {"MODEL": str(exported), "SCENES": 8})
     for task, variants in variables["results"]["tasks"].items():
         for variant, metrics in variants.items():
@@ -158,7 +158,7 @@ def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp
 
 
 @pytest.mark.thorough
-def test_the_defence_is_trained_and_evaluated(run_cells):
+def test_the_defence_notebook_trains_and_evaluates_a_model(run_cells):
     """Run every cell on one model: the other models differ only in their weights."""
     small = {"SCENES": 8, "STEPS": 1, "BATCH": 64, "TRAINING_SCENES": 64}
     defences = {"and balanced": {"sc": 1.0, "vc": 1.0, "grounding": 1.0}}
@@ -167,7 +167,7 @@ def test_the_defence_is_trained_and_evaluated(run_cells):
 
 
 @pytest.mark.thorough
-def test_own_data_becomes_a_benchmark_and_a_defended_model(tmp_path, run_cells):
+def test_the_notebook_on_your_data_makes_a_benchmark_and_trains_a_defended_model(tmp_path, run_cells):
     """On photographs where they are there, else on drawn scenes."""
     small = {"SCENES": 16, "STEPS": 1, "BATCH": 8}
     photos = REAL_DATA / "coco" / "originals" / "val2014"

@@ -37,7 +37,7 @@ def test_a_script_prints_its_options(path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("script", ["perf/tables.py", "tools/draw_findings.py"])
-def test_pages_have_the_tables_of_their_figures_and_the_figures_of_their_tables(script, monkeypatch):
+def test_tables_and_pictures_of_pages_match_their_data(script, monkeypatch):
     run_script(monkeypatch, CHECKOUT / script, "--check")
 
 
@@ -52,7 +52,7 @@ def test_pages_have_the_tables_of_their_figures_and_the_figures_of_their_tables(
     pytest.param("perf/towers.py images --count 8 --batch 4 --rounds 1", marks=pytest.mark.thorough),
     pytest.param("perf/ranking.py --images 8 --captions 50 --width 8 --repeats 1", marks=pytest.mark.thorough),
 ])  # fmt: skip
-def test_a_measurement_runs_on_eight_captions(arguments, tmp_path, monkeypatch, capsys):
+def test_the_measurement_script_runs_on_eight_captions(arguments, tmp_path, monkeypatch, capsys):
     items = [{"image": f"{number}.png", "caption": random_captions(2, seed=number)} for number in range(4)]
     (tmp_path / "captions.json").write_text(json.dumps(items))
     name, *options = arguments.replace("CAPTIONS", str(tmp_path / "captions.json")).split()
@@ -61,7 +61,7 @@ def test_a_measurement_runs_on_eight_captions(arguments, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(("evaluated", "tables"), [(0, True), (1, True), (2, False)])
-def test_the_script_of_published_models_resumes_into_one_folder_and_ends_as_the_evaluation(tmp_path, evaluated, tables):
+def test_the_script_of_published_models_resumes_and_ends_with_the_code_of_the_evaluation(tmp_path, evaluated, tables):
     """A stand-in for `rococo` records the calls; exit code 1 means that some models could not be loaded."""
     environment = stand_in(tmp_path / "bin", "rococo", f'echo "$*" >> calls; [ "$1" != evaluate ] || exit {evaluated}')
     script = CHECKOUT / "tools" / "evaluate_published.sh"

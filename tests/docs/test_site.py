@@ -66,7 +66,7 @@ def test_every_table_that_a_page_shows_has_rows_and_every_csv_is_shown_or_linked
     assert named == {*DOCS.rglob("*.csv")}
 
 
-def test_no_two_pages_share_twelve_words_in_a_row():
+def test_pages_do_not_repeat_twelve_words_of_another_page():
     pages: dict[tuple[str, ...], Path] = {}
     for page in [CHECKOUT / "README.md", *PAGES]:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -75,7 +75,7 @@ def test_no_two_pages_share_twelve_words_in_a_row():
             assert pages.setdefault(run, page) == page, " ".join(run)
 
 
-def test_no_mark_for_a_table_stands_without_one():
+def test_every_mark_for_a_generated_table_is_followed_by_a_table():
     """A page whose generator writes below a mark must have what it promises."""
     for page in PAGES:
         _, mark, after = page.read_text(encoding="utf-8").partition("<!-- table -->")
@@ -126,7 +126,7 @@ def test_a_notebook_is_a_page_with_its_outputs(hooks):
     assert places == sorted(places)
 
 
-def test_formulas_become_mathml_and_samples_a_link_where_they_are(hooks, tmp_path, monkeypatch):
+def test_formulas_are_rendered_as_mathml_and_samples_are_linked(hooks, tmp_path, monkeypatch):
     html = '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div class="arithmatex">\\[\nx^2\n\\]</div>'
     shown = hooks.on_page_content(html, None, None, None)
     assert "arithmatex" not in shown and shown.count("<math ") == 2
@@ -151,7 +151,7 @@ def test_a_dead_link_fails_the_build(tmp_path, caplog):
     assert len(warnings) == 2 and "nowhere.md" in warnings[0] and "#nothing" in warnings[1]
 
 
-def test_colab_opens_the_notebook_of_the_repository_that_publishes(hooks, monkeypatch):
+def test_colab_opens_the_notebook_of_the_publishing_repository(hooks, monkeypatch):
     """Without an address there is no link: an upload dialog would not find the package."""
     text = (DOCS / "start" / "notebook.md").read_text(encoding="utf-8")
     page = SimpleNamespace(file=SimpleNamespace(src_uri="start/notebook.md"))
@@ -225,7 +225,7 @@ def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, p
 @pytest.mark.slow
 @pytest.mark.skipif(AXE is None, reason="no axe-core here: make node-tools")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_has_nothing_to_complain_of(site, browser, scheme):
+def test_axe_finds_no_accessibility_problem(site, browser, scheme):
     show(browser, 1400, scheme)
     for page in ("index", "how-to/evaluate", "research/index", "reference/config"):
         browser.open(site / f"{page}.html")

@@ -64,7 +64,7 @@ def steps_of(page: Path, kinds: tuple[str, ...] = ("sh", "python")) -> list[tupl
     ]
 
 
-def test_every_start_page_has_steps_that_run_and_every_block_a_language():
+def test_every_start_page_has_steps_that_run_and_every_block_has_a_language():
     assert {"first-model", "notebook", "your-data"} <= {page.stem for page in START}
     for page in START:
         assert steps_of(page) or page.stem == "install", f"{page.name}: nothing to run"
@@ -74,7 +74,7 @@ def test_every_start_page_has_steps_that_run_and_every_block_a_language():
         assert "" not in fences[::2], f"{page.name}: a block without a language"
 
 
-def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, monkeypatch, capsys):
+def test_every_documented_command_is_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     pages = [README, *sorted(DOCS.rglob("*.md"))]
     blocks = [(page, block) for page in pages for block in ANY_BLOCK.findall(page.read_text(encoding="utf-8"))]
@@ -165,7 +165,7 @@ def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_a
 
 
 @pytest.mark.slow
-def test_the_demos_report_shows_all_of_it(practised):
+def test_the_report_of_the_demo_shows_all_results(practised):
     page = (practised / "practice/report.html").read_text(encoding="utf-8")
     expected_words = (
         "Mix 0.9",
@@ -179,7 +179,7 @@ def test_the_demos_report_shows_all_of_it(practised):
 
 
 @pytest.mark.slow
-def test_the_defended_model_is_fooled_less_than_the_plain_one_and_the_grounded_one_looks_at_the_image(demo):
+def test_defended_demo_models_are_fooled_less_often_and_the_grounded_one_uses_the_image(demo):
     assert demo.keys() == {"plain", "sc-vc", "grounded"}
     fooled = {name: results["tasks"]["text_to_image"]["mix_0.9"]["fr1"] for name, results in demo.items()}
     # 36 and 2 % on 250 scenes; 3 x 60 captions of 12 scenes stand well apart still.

@@ -39,13 +39,13 @@ def test_actionlint_accepts_the_workflows_and_refuses_a_wrong_one(tmp_path):
     assert lint(wrong).returncode == 1
 
 
-def test_workflows_call_targets_that_the_makefile_has():
+def test_workflows_call_only_existing_targets_of_the_makefile():
     targets = set(re.findall(r"^([\w-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
     called = {word for path in WORKFLOWS for word in re.findall(r"make ([\w-]+)", path.read_text())}
     assert called and called <= targets
 
 
-def test_both_ends_of_the_supported_pythons_are_tested():
+def test_the_oldest_and_newest_supported_python_are_tested():
     jobs = yaml.safe_load((CHECKOUT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
     tested = [entry["python"] for entry in jobs["tests"]["strategy"]["matrix"]["include"]]
     named = re.findall(r"Python :: (3\.\d+)", (CHECKOUT / "setup.cfg").read_text())
@@ -53,7 +53,7 @@ def test_both_ends_of_the_supported_pythons_are_tested():
 
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.stem)
-def test_forms_are_what_github_reads(path):
+def test_issue_forms_are_valid_for_github(path):
     form = yaml.safe_load(path.read_text())
     if path.stem == "config":
         assert set(form) <= {"blank_issues_enabled", "contact_links"}

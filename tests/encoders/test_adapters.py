@@ -36,7 +36,7 @@ def assert_alike(theirs, ours, pictures):
 
 
 @pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
-def test_a_clip_of_another_library_has_the_vectors_of_our_conversion(library, tiny, exported, pictures, tmp_path):
+def test_a_clip_of_another_library_gives_the_embeddings_of_its_conversion(library, tiny, exported, pictures, tmp_path):
     pytest.importorskip(library)
     theirs = load_encoder(f"{library}:{exported}", options=LoadOptions(arguments={"batch_size": 2}))
     assert theirs.name == exported.name and theirs.model.batch_size == 2
@@ -50,14 +50,14 @@ def test_a_clip_of_another_library_has_the_vectors_of_our_conversion(library, ti
     np.testing.assert_allclose(theirs.encode_image(modes), tiny.encode_image(modes), atol=1e-5)
 
 
-def test_a_clip_of_transformers_reads_the_tokens_of_our_conversion(tiny, exported):
+def test_a_clip_of_transformers_reads_the_same_tokens_as_its_conversion(tiny, exported):
     context = tiny.tokenizer.spec.context_length
     texts = [" ".join(["dog"] * words) for words in (1, context - 2, context - 1, 2 * context)]
     rows = load_encoder(f"transformers:{exported}").token_rows(texts)
     assert rows == tiny.token_rows(texts) and rows[1] == [False, False, True, True]
 
 
-def test_flavas_vectors_are_those_of_its_class_token(tmp_path, pictures):
+def test_embeddings_of_flava_are_those_of_its_class_token(tmp_path, pictures):
     import torch
     from transformers import BertTokenizerFast, FlavaConfig, FlavaModel
 
@@ -79,7 +79,7 @@ def test_flavas_vectors_are_those_of_its_class_token(tmp_path, pictures):
     assert flava.encode_image(pictures).shape == (5, 8)
 
 
-def test_mteb_encoders_are_evaluated_here_and_ours_there(tiny, pictures):
+def test_mteb_encoders_are_evaluated_here_and_our_encoders_in_mteb(tiny, pictures):
     ours = AsMteb(tiny)
     assert_alike(load_encoder(FromMteb(ours, batch_size=2)), tiny, pictures)
     batches = [{"text": ["a dog"], "image": pictures[:1]}, {"text": ["a cat"], "image": pictures[1:2]}]
@@ -89,7 +89,7 @@ def test_mteb_encoders_are_evaluated_here_and_ours_there(tiny, pictures):
     assert ours.similarity(both, both).diagonal() == pytest.approx(ours.similarity_pairwise(both, both))
 
 
-def test_a_missing_library_is_one_line_with_its_package(tmp_path, monkeypatch, refusal):
+def test_a_missing_library_is_reported_in_one_line_with_its_package(tmp_path, monkeypatch, refusal):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "open_clip" else object())
     write_world(tmp_path, [["a dog"]])
     images, captions = tmp_path / "images", tmp_path / "captions.json"
@@ -105,5 +105,5 @@ def test_bad_arguments_are_refused():
     refused("each key once", parse_arguments, ["a=1", "a=2"])
 
 
-def test_an_unknown_argument_names_the_model(exported):
+def test_the_error_for_an_unknown_argument_names_the_model(exported):
     refused("unexpected keyword argument 'colour'", load_adapted, f"transformers:{exported}", {"colour": "red"})

@@ -73,7 +73,7 @@ OTHER_TOKENIZER = {
 }  # fmt: skip
 
 
-def test_every_field_of_the_preprocessing_decides_image_features_alone(encoder):
+def test_every_field_of_the_preprocessing_changes_only_the_keys_of_images(encoder):
     assert OTHER_PREPROCESSING.keys() == {field.name for field in dataclasses.fields(Preprocessing)}
     others = {name: dataclasses.replace(encoder.preprocessing, **each) for name, each in OTHER_PREPROCESSING.items()}
     for preprocessing in others.values():
@@ -83,7 +83,7 @@ def test_every_field_of_the_preprocessing_decides_image_features_alone(encoder):
     )  # the device rescales and normalises
 
 
-def test_every_field_of_the_tokenizer_decides_text_features_alone(encoder):
+def test_every_field_of_the_tokenizer_changes_only_the_keys_of_texts(encoder):
     tokenizer = encoder.tokenizer
     assert OTHER_TOKENIZER.keys() == {field.name for field in dataclasses.fields(tokenizer.spec)}
     for field, value in OTHER_TOKENIZER.items():
@@ -97,11 +97,11 @@ def test_every_field_of_the_tokenizer_decides_text_features_alone(encoder):
     ("text", "heads", 2), ("text", "activation", "gelu"), ("text", "norm_eps", 1e-6), ("text", "eos_id", 3),
     ("text", "pooling", "highest_id"),
 ])  # fmt: skip
-def test_fields_of_a_spec_that_no_parameter_shows_decide_the_features_of_their_tower(side, field, value, encoder):
+def test_fields_of_a_spec_without_parameters_change_the_keys_of_their_tower(side, field, value, encoder):
     assert_decides(with_spec(encoder, side, **{field: value}), encoder, side)
 
 
-def test_weights_and_dtype_decide_features_and_heads_do_not(encoder):
+def test_weights_and_dtype_change_the_keys_of_features_and_heads_do_not(encoder):
     low = changed(encoder, model=build_model(encoder.spec, parameters_of(encoder.model), jax.numpy.bfloat16))
     for side in ("vision", "text"):
         assert_decides(with_parameters(encoder, f"{side}."), encoder, side)
@@ -114,7 +114,7 @@ def test_weights_and_dtype_decide_features_and_heads_do_not(encoder):
     assert changed(encoder, provenance={"weights_sha256": "other"}).fingerprint() == encoder.fingerprint()
 
 
-def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item(encoder, tmp_path, monkeypatch):
+def test_the_key_of_a_cached_part_depends_on_tower_versions_and_every_item(encoder, tmp_path, monkeypatch):
     cache, made = EmbeddingCache(tmp_path), []
 
     def computes(contents=(b"a", b"bc"), kind="captions", model=encoder) -> bool:
@@ -140,7 +140,7 @@ def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item(encoder, 
             assert computes() and not computes()
 
 
-def test_a_change_of_any_code_that_an_embedding_depends_on_is_another_key(tmp_path, monkeypatch):
+def test_a_change_of_any_code_that_an_embedding_depends_on_changes_its_key(tmp_path, monkeypatch):
     package = tmp_path / "rococo_jax"
     shutil.copytree(Path(version.__file__).parent, package, ignore=shutil.ignore_patterns("shipped", "__pycache__"))
     monkeypatch.setattr(version, "__file__", str(package / "version.py"))
@@ -172,7 +172,7 @@ def files(tmp_path_factory) -> FileImages:
     return FileImages(names, tuple(folder / name for name in names))
 
 
-def test_every_field_of_a_corrupted_image_decides_its_key(files):
+def test_every_field_of_a_corrupted_image_changes_its_key(files):
     base = CorruptedImages(files, "fog", 3, 0)
     others = ("fog", 3, 0), ("snow", 3, 0), ("fog", 2, 0), ("fog", 3, 1), (None, 0, 0)
     # Another file, and the same file under a name of its own, which decides what is random.
@@ -181,7 +181,7 @@ def test_every_field_of_a_corrupted_image_decides_its_key(files):
     assert files.content(0) == files.content(3) != files.content(1)
 
 
-def test_another_definition_of_corruptions_decides_keys(files, monkeypatch):
+def test_another_definition_of_corruptions_changes_keys(files, monkeypatch):
     def key():
         benchmark = Benchmark("b", images=files.names, texts=("a",), tasks=(), image_sets={ORIGINALS: files})
         return with_corrupted_images(benchmark, ["fog"], [3]).image_sets["fog_3"].content(0)
@@ -191,7 +191,7 @@ def test_another_definition_of_corruptions_decides_keys(files, monkeypatch):
     assert key() != before
 
 
-def test_every_field_of_a_mixed_image_decides_its_key(files):
+def test_every_field_of_a_mixed_image_changes_its_key(files):
     plan = make_plan(files.names, "patch", 0.9, 1, "paper")
     row, place = int(plan.first[0]), 0
     boxes = plan.boxes.copy()
@@ -205,7 +205,7 @@ def test_every_field_of_a_mixed_image_decides_its_key(files):
     assert json.loads(keys[0])[:2] == hashes
 
 
-def test_results_are_comparable_where_all_but_the_model_agrees(monkeypatch):
+def test_results_are_comparable_if_everything_but_the_model_is_equal(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS")  # a flag that changes numbers is a condition
     base = {"model": {"weights": "a"}, "data": {"images": "b"}, "protocol": "paper"}
     comparable = make_fingerprint(**base)["comparable"]

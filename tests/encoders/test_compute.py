@@ -36,7 +36,7 @@ def precisions(encoder, compute: Compute, device=CPU) -> set[str]:
     return {" x ".join(match.groups()) for match in matches}
 
 
-def test_products_of_the_towers_have_the_requested_precision():
+def test_products_of_towers_have_the_requested_precision():
     encoder = tiny_encoder()
     assert precisions(encoder, Compute()) == {"HIGHEST"}
     assert precisions(encoder, Compute("high")) == {"HIGH"}
@@ -49,7 +49,7 @@ def test_products_of_the_towers_have_the_requested_precision():
     assert set(re.findall(r"precision = \[(\w+), \w+\]", head)) == {"HIGHEST"}
 
 
-def test_precision_is_part_of_the_key_and_float32_has_the_key_it_had():
+def test_the_cache_key_contains_the_precision_unless_it_is_float32():
     plain, high = tiny_encoder(), tiny_encoder()
     high.use(Compute("high"))
     assert set(plain.describe()) == {"name", "weights", "spec", "preprocessing", "tokenizer", "dtype"}

@@ -102,7 +102,7 @@ USERS_CODE = {
 
 
 @pytest.mark.parametrize("code", USERS_CODE.values(), ids=USERS_CODE)
-def test_code_of_a_user_is_part_of_the_contents(code):
+def test_code_of_a_user_is_part_of_the_identity(code):
     """Whatever refers to it; under one name, and in modules without a file, such as a notebook."""
 
     def made(method: str):
@@ -114,7 +114,7 @@ def test_code_of_a_user_is_part_of_the_contents(code):
     assert distinct([made("lower"), made("lower")]) == 1
 
 
-def test_what_a_user_changes_in_a_module_of_his_own_or_a_class_of_a_library_is_read(monkeypatch):
+def test_changes_of_a_user_to_a_module_or_to_a_class_of_a_library_are_recognised(monkeypatch):
     own = types.ModuleType("my_words")
     own.clean = lambda text: text.lower()
 
@@ -147,7 +147,7 @@ def test_functions_of_a_library_are_identified_by_its_release(monkeypatch):
     release_of.cache_clear()
 
 
-def test_attributes_of_other_objects_decide_whatever_their_names():
+def test_all_attributes_of_other_objects_are_part_of_the_identity():
     class Window:
         def __init__(self, **attributes):
             vars(self).update(attributes)
@@ -201,7 +201,7 @@ def test_containers_that_share_their_parts_are_read_once():
     assert distinct([{"x": part, "y": part}, {"x": {"a": [1]}, "y": {"a": [1]}}]) == 1
 
 
-def test_buffers_outside_of_the_state_dict_and_settings_of_modules_decide():
+def test_buffers_outside_of_the_state_dict_and_module_settings_are_part_of_the_identity():
     def module(heads=2, eps=1e-5, buffer=0.0, activation=torch.nn.functional.gelu):
         torch.manual_seed(0)
         made = torch.nn.TransformerEncoderLayer(4, heads, 8, layer_norm_eps=eps, activation=activation)
@@ -212,7 +212,7 @@ def test_buffers_outside_of_the_state_dict_and_settings_of_modules_decide():
     assert distinct(others) == len(others) and distinct([module(), module()]) == 1
 
 
-def test_hooks_and_the_order_of_modules_decide():
+def test_hooks_and_the_order_of_modules_are_part_of_the_identity():
     def module(names="ab", hook=None):
         parts = {"a": torch.nn.ReLU(), "b": torch.nn.Tanh()}
         made = torch.nn.Sequential(collections.OrderedDict((name, parts[name]) for name in names))
@@ -251,7 +251,7 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("make", WEIGHTS.values(), ids=WEIGHTS)
-def test_values_that_change_places_in_memory_are_another_state_of_the_weights(make):
+def test_values_swapped_in_memory_are_recognised_as_changed_weights(make):
     module = torch.nn.Module()
     module.register_buffer("weight", make())
     module.register_buffer("empty", torch.zeros(0, 3))
@@ -266,7 +266,7 @@ def test_values_that_change_places_in_memory_are_another_state_of_the_weights(ma
     assert state_of_weights(module) != before and hash_weights(module) != weights
 
 
-def test_values_of_sparse_and_quantised_weights_decide():
+def test_values_of_sparse_and_quantised_weights_are_part_of_the_identity():
     dense = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     formats = [
         lambda x: x.to_sparse(), lambda x: x.to_sparse_csr(), lambda x: x.to_sparse_csc(), lambda x: x.to_sparse_bsr(1),
@@ -285,7 +285,7 @@ def test_values_of_sparse_and_quantised_weights_decide():
     assert len(set(hashes)) == len(hashes) == len(set(map(repr, states))) and distinct(scales) == 2
 
 
-def test_weights_that_change_after_loading_are_those_of_the_fingerprint():
+def test_the_fingerprint_follows_weights_that_change_after_loading():
     def layer():
         torch.manual_seed(0)
         return torch.nn.Linear(2, 2)
@@ -320,7 +320,7 @@ SIGN = {sign}
 """
 
 
-def test_code_that_comes_with_a_model_decides_and_its_folder_does_not(tmp_path, monkeypatch):
+def test_the_identity_contains_code_that_comes_with_a_model_and_not_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = adapter_models.clip(tmp_path / "one")
     (folder / "configuration_my.py").write_text(CONFIGURATION)
@@ -366,7 +366,7 @@ class OfMteb:
         return np.concatenate([np.ones((len(batch["text"]), 2)) for batch in batches])
 
 
-def test_models_of_mteb_are_identified_by_their_contents_beside_name_and_revision(tmp_path):
+def test_models_of_mteb_are_identified_by_contents_and_name_and_revision(tmp_path):
     def key(identity=None, role=None, task=None, batch_size=32, **changes):
         model = OfMteb(folder=tmp_path / "words", **changes)
         return FromMteb(

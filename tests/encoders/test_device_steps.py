@@ -99,7 +99,7 @@ def test_captions_are_padded_in_the_last_step_of_each_length_only(
     assert sum(counted_rows) <= most_excess * sum(padded)
 
 
-def test_parts_of_texts_are_kept_before_all_are_done(monkeypatch, tmp_path):
+def test_finished_parts_of_texts_are_cached_before_all_are_encoded(monkeypatch, tmp_path):
     encoder, kept = tiny_encoder(), []
     cache = EmbeddingCache(tmp_path)
     monkeypatch.setattr("rococo_jax.encoders.embedding._TEXTS_PER_PART", 20)
@@ -115,7 +115,7 @@ def test_parts_of_texts_are_kept_before_all_are_done(monkeypatch, tmp_path):
     assert kept[0] == 0 and kept[-1] >= 10
 
 
-def test_a_step_on_an_accelerator_has_work_for_longer_than_the_host_needs():
+def test_steps_on_an_accelerator_are_large_enough_to_hide_the_work_of_the_host():
     def unit(patch: int, width: int, layers: int, side: int = 224) -> tuple[int, float]:
         vision = VisionSpec(image_size=side, patch_size=patch, width=width, layers=layers, heads=width // 64,
                             mlp_width=4 * width, activation="gelu", norm_eps=1e-5, class_token=True, patch_bias=False,
@@ -133,7 +133,7 @@ def test_a_step_on_an_accelerator_has_work_for_longer_than_the_host_needs():
     assert [text_tokens_at_once(tiny_spec(), platform) for platform in ("cpu", "gpu")] == [256, 16384]
 
 
-def test_items_begun_ahead_are_bounded_and_end_with_what_ends_them():
+def test_prefetched_items_are_bounded_and_end_with_their_consumer():
     begun, closed, threads = [], [], threading.active_count()
 
     def items():
@@ -172,7 +172,7 @@ def test_items_begun_ahead_are_bounded_and_end_with_what_ends_them():
     assert len(begun) <= 6 and closed == [True, True]
 
 
-def test_an_error_of_making_a_batch_is_raised_where_the_batch_is_due():
+def test_an_error_while_preparing_a_batch_is_raised_when_the_batch_is_due():
     def items():
         yield 1
         raise InputError("a.jpg", "image", "nothing", "something")
@@ -193,7 +193,7 @@ def out_of_memory_above(rows: int, program, devices: int):
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_steps_without_memory_are_cut_in_half_until_they_fit(devices, monkeypatch, capsys):
+def test_steps_that_run_out_of_memory_are_halved_until_they_fit(devices, monkeypatch, capsys):
     images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
     texts = random_captions(200, longest=4)
     encoder = tiny_encoder(devices=devices)
@@ -210,13 +210,13 @@ def test_steps_without_memory_are_cut_in_half_until_they_fit(devices, monkeypatc
     assert encoder._tokens_per_device < whole
 
 
-def test_a_model_too_large_for_one_image_is_one_line(monkeypatch):
+def test_a_model_too_large_for_one_image_is_reported_in_one_line(monkeypatch):
     monkeypatch.setattr(programs, "image_features", out_of_memory_above(0, None, 1))
     images = np.zeros((3, 32, 32, 3), np.uint8)
     refused("tiny: memory of the device: found no room for one item", tiny_encoder().encode_image, images)
 
 
-def test_a_step_cut_in_half_while_the_next_is_read_keeps_its_size():
+def test_a_step_that_was_halved_keeps_its_size_while_the_next_one_is_read():
     encoder = tiny_encoder(devices=1)
 
     def halved_by_another_thread():

@@ -31,7 +31,7 @@ def encoder():
 
 
 @pytest.mark.parametrize("attention", ["causal", pytest.param("masked", marks=pytest.mark.slow)])
-def test_text_vectors_are_unit_and_do_not_depend_on_neighbours_order_or_padding(attention):
+def test_text_embeddings_are_normalised_and_do_not_depend_on_batch_order_or_padding(attention):
     encoder = tiny_encoder(spec=tiny_spec(attention=attention))
     texts = random_captions(90, longest=4)
     together = encoder.encode_text(texts)
@@ -49,7 +49,7 @@ def test_text_vectors_are_unit_and_do_not_depend_on_neighbours_order_or_padding(
 
 
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 8])
-def test_vectors_have_the_same_bits_on_any_number_of_devices(devices, encoder):
+def test_embeddings_have_the_same_bits_on_any_number_of_devices(devices, encoder):
     """And features that are projected afterwards are the embeddings."""
     many, counts = tiny_encoder(devices=devices), []
     texts, images = random_captions(300, longest=4), random_images(37)
@@ -60,7 +60,7 @@ def test_vectors_have_the_same_bits_on_any_number_of_devices(devices, encoder):
     assert sum(counts) == 300 + 37  # what `advance` is told counts every item once
 
 
-def test_images_come_as_arrays_of_any_size_pixels_or_pil_images(encoder):
+def test_images_can_be_arrays_of_any_size_or_pixels_or_pil_images(encoder):
     images = random_images(19)
     expected = encoder.encode_image(images)
     np.testing.assert_array_equal(encoder.encode_image(images[3:4]), expected[3:4])
@@ -95,7 +95,7 @@ def test_float_pixels_that_were_never_normalised_are_refused(encoder):
         assert np.isfinite(encoder.encode_image(images)).all()
 
 
-def test_a_model_that_reads_pixels_from_0_to_1_takes_them(encoder):
+def test_a_model_that_reads_pixels_from_0_to_1_accepts_them(encoder):
     """As MobileCLIP."""
     plain = dataclasses.replace(encoder.preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)
     model, images = Encoder(encoder.model, plain, encoder.tokenizer, name="plain", mesh=encoder.mesh), random_images(3)
@@ -103,7 +103,7 @@ def test_a_model_that_reads_pixels_from_0_to_1_takes_them(encoder):
     np.testing.assert_allclose(model.encode_image(pixels), model.encode_image(images), atol=2e-6)
 
 
-def test_texts_come_in_any_iterable_with_an_order(encoder, tmp_path):
+def test_texts_can_be_any_ordered_iterable(encoder, tmp_path):
     texts = ["a dog", "two birds on a wire"]
     expected = encoder.encode_text(texts)
     ids = encoder.tokenizer.encode(texts)
@@ -115,7 +115,7 @@ def test_texts_come_in_any_iterable_with_an_order(encoder, tmp_path):
     refused("save_model: encoder: found a str", save_model, tmp_path / "model", "demo:plain")
 
 
-def test_what_cannot_be_encoded_is_named(encoder):
+def test_inputs_that_cannot_be_encoded_are_named(encoder):
     refused("25 tokens; wanted at most 24", encoder.encode_text, [[1] + [5] * 23 + [2]])
     refused(r"found \(40, 40, 3\); wanted \(32, 32, 3\)", encoder.encode_image, np.zeros((1, 40, 40, 3), np.float32))
     refused("wanted a non-empty sequence", encoder.encode_text, "a dog")
@@ -123,7 +123,7 @@ def test_what_cannot_be_encoded_is_named(encoder):
 
 
 @pytest.mark.slow
-def test_normalised_pixels_of_images_that_keep_their_shape_are_taken_and_others_refused(tmp_path):
+def test_normalised_pixels_of_images_that_keep_their_shape_are_accepted_and_others_refused(tmp_path):
     reference = reference_models.siglip2(patches=9, patch_size=8)
     settings = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12, "patch_size": 8}
     folder = reference_models.saved(reference, tmp_path)
@@ -139,7 +139,7 @@ def test_normalised_pixels_of_images_that_keep_their_shape_are_taken_and_others_
     refused("float pixels: found values up to", encoder.encode_image, packed.astype(np.float32))
 
 
-def test_a_crop_that_is_no_square_is_refused_when_the_model_is_read(tmp_path):
+def test_a_crop_that_is_not_square_is_refused_when_the_model_is_read(tmp_path):
     folder = reference_models.saved(reference_models.dinov2(), tmp_path / "theirs")
     settings = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 40}, "do_center_crop": True}
     colours = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3}
@@ -176,7 +176,7 @@ def test_batches_cover_all_texts_once_and_waste_little_on_captions():
         (3, 5, 5),
     ],
 )
-def test_a_text_is_padded_to_the_next_length_and_no_further(tokens, context_length, length):
+def test_a_text_is_padded_only_to_the_next_length(tokens, context_length, length):
     assert [batch.length for batch in text_batches([tokens], context_length, tokens_per_device=1024)] == [length]
 
 

@@ -99,7 +99,7 @@ def test_an_object_with_two_methods_is_evaluated(data, tmp_path):
     assert fooled == (best % 10 >= 5).tolist()
 
 
-def test_embeddings_are_cached_where_a_fingerprint_tells_the_state_of_the_model(data, tmp_path):
+def test_embeddings_are_cached_if_a_fingerprint_identifies_the_state_of_the_model(data, tmp_path):
     class Known(Colours):
         def fingerprint(self):
             return "known"
@@ -134,12 +134,12 @@ def test_embeddings_are_cached_where_a_fingerprint_tells_the_state_of_the_model(
          r"a BaseModelOutputWithPooling with pooler_output; wanted an array \(6, dim\), one row for each item"),
     ],
 )  # fmt: skip
-def test_bad_vectors_and_objects_without_the_methods_are_refused(data, change, said):
+def test_bad_embeddings_and_objects_without_the_methods_are_refused(data, change, said):
     refused(said, evaluate, data, change if said.startswith("without") else Colours(change))
 
 
 @pytest.mark.parametrize(("batch_size", "most"), [(None, 32), (1, 1), (np.int64(7), 7)])
-def test_pairs_come_in_batches_as_large_as_the_object_says(batch_size, most):
+def test_pairs_are_scored_in_batches_of_the_size_that_the_object_declares(batch_size, most):
     class Pairs:
         counts = ()
 
@@ -154,7 +154,7 @@ def test_pairs_come_in_batches_as_large_as_the_object_says(batch_size, most):
     assert max(pairs.counts) == most
 
 
-def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memory(monkeypatch):
+def test_photographs_are_in_memory_only_for_a_few_pairs_at_once(monkeypatch):
     """Each takes 40 kB, and the limit is 140 kB."""
     for module in (images_module, foreign_model):
         monkeypatch.setattr(module, "MOST_BYTES", 140_000)
@@ -193,12 +193,12 @@ def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memor
 
 
 @pytest.mark.parametrize("batch_size", [0, -3, 2.5, "8", lambda: 8])
-def test_a_batch_size_that_is_no_number_of_pairs_is_refused(batch_size):
+def test_a_batch_size_that_is_not_a_positive_number_is_refused(batch_size):
     pairs = types.SimpleNamespace(name="mine", batch_size=batch_size, score_pairs=lambda images, texts: [])
     refused("mine: batch_size: found .*; wanted a whole number, at least 1, or None", ForeignModel, pairs)
 
 
-def test_other_embeddings_in_a_second_call_give_a_warning(data, capsys):
+def test_a_warning_reports_embeddings_that_differ_between_calls(data, capsys):
     rng = np.random.default_rng(0)
     evaluate(data, Colours(lambda vectors: vectors + rng.normal(size=vectors.shape)))
     assert "other embeddings for the same input in two calls" in capsys.readouterr().err
@@ -212,7 +212,7 @@ def test_arrays_of_other_frameworks_are_read():
     assert as_numpy([[1.0, 2.0]]).shape == (1, 2)
 
 
-def test_our_own_encoder_is_an_encoder():
+def test_our_encoder_class_fulfils_the_encoder_interface():
     tiny = encoder_of(tiny_spec())
     assert load_encoder(tiny) is tiny and isinstance(tiny.fingerprint(), str)
     assert isinstance(load_encoder(Colours()), ForeignModel)
@@ -230,7 +230,7 @@ def test_our_own_encoder_is_an_encoder():
         ("broken.py:make", "SyntaxError"),
     ],
 )
-def test_a_factory_that_is_of_no_use_is_one_line(data, tmp_path, monkeypatch, refusal, source, said):
+def test_an_unusable_factory_is_reported_in_one_line(data, tmp_path, monkeypatch, refusal, source, said):
     monkeypatch.chdir(tmp_path)
     code = "NUMBER = 3\ndef raises(): raise RuntimeError('no weights')\ndef empty(): return object()\n"
     (tmp_path / "models.py").write_text(code)
@@ -241,7 +241,7 @@ def test_a_factory_that_is_of_no_use_is_one_line(data, tmp_path, monkeypatch, re
 
 
 @pytest.mark.slow
-def test_a_torch_clip_has_the_ranks_of_our_conversion_of_it(data, tmp_path, monkeypatch):
+def test_a_torch_clip_gives_the_same_ranks_as_its_conversion(data, tmp_path, monkeypatch):
     """Equal weights, one leaderboard: RoCOCO with a mixed gallery and a corruption, through the command."""
     text = {"vocab_size": 300, "max_position_embeddings": 24, "eos_token_id": END}
     theirs = saved(reference_models.clip(text=text), tmp_path / "theirs")

@@ -184,7 +184,7 @@ def loaded(kind: Kind, folder: Path) -> Any:
     further(KINDS, TRIED, pytest.mark.thorough),
     indirect=True,
 )
-def test_a_change_of_a_folder_changes_the_keys_or_no_number(source, tmp_path):
+def test_every_change_of_a_folder_changes_the_keys_or_no_embedding(source, tmp_path):
     kind, folder = source
     first, expected = keys_of(place_of(kind, folder)), None
     changed, refused, missed = [], [], []
@@ -213,7 +213,7 @@ def test_a_change_of_a_folder_changes_the_keys_or_no_number(source, tmp_path):
 
 
 @pytest.mark.parametrize("source", KINDS, indirect=True)
-def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
+def test_paths_names_devices_and_batch_sizes_do_not_change_the_keys(source, tmp_path):
     kind, folder = source
     first = keys_of(place_of(kind, folder))
     assert keys_of(place_of(kind, folder), "another name", batch_size=3, device="cpu:0") == first
@@ -227,7 +227,7 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_process_gives_the_same_keys(tmp_path):
+def test_another_process_computes_the_same_keys(tmp_path):
     """Run with another hash seed, which changes hashes of texts and orders of sets."""
     source = place_of(KINDS["VQAScore"], KINDS["VQAScore"].make(tmp_path / "model"))
     lines = "import sys; from rococo_jax.encoders.adapters import load_adapted\n"
@@ -238,7 +238,7 @@ def test_another_process_gives_the_same_keys(tmp_path):
 
 
 @pytest.mark.parametrize("source", KINDS, indirect=True)
-def test_adapter_options_decide_the_keys(source):
+def test_options_of_adapters_change_the_keys(source):
     kind, folder = source
     choices = [{name: value} for name, values in kind.arguments.items() for value in values]
     keys = [keys_of(place_of(kind, folder), **choice)[0] for choice in [{}, *choices]]
@@ -251,7 +251,7 @@ def test_adapter_options_decide_the_keys(source):
     further(KINDS, TENSORS_TRIED, pytest.mark.thorough),
     indirect=True,
 )
-def test_every_tensor_decides_the_fingerprint_also_when_it_is_written_to_in_place(source):
+def test_every_change_of_a_tensor_changes_the_fingerprint_even_in_place(source):
     kind, folder = source
     model = loaded(kind, folder)
     first, tried = model.fingerprint(), 0

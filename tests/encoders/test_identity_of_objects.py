@@ -76,7 +76,7 @@ DECISIVE = (
 
 
 @pytest.mark.slow
-def test_a_change_of_a_model_directory_changes_the_keys_or_no_number_or_is_refused(tmp_path):
+def test_every_change_of_a_model_directory_changes_the_keys_or_no_embedding_or_is_refused(tmp_path):
     folder = tmp_path / "model"
     save_model(folder, tiny_encoder())
 
@@ -121,7 +121,7 @@ def noise_images():
     return [np.random.default_rng(seed).integers(0, 256, (40, 48, 3), np.uint8) for seed in range(2)]
 
 
-def test_weights_that_are_changed_in_place_are_computed_with_and_have_another_key():
+def test_weights_that_are_changed_in_place_are_used_and_have_another_key():
     encoder = tiny_encoder()
     first, tower, before = encoder.fingerprint(), encoder.describe_tower("text"), encoder.encode_text(TEXTS)
     words = encoder.model.text.words
@@ -143,7 +143,7 @@ def test_weights_that_are_changed_in_place_are_computed_with_and_have_another_ke
     np.testing.assert_array_equal(encoder.encode_text(TEXTS), before)
 
 
-def test_weights_in_arrays_of_numpy_are_read_at_each_call():
+def test_weights_in_numpy_arrays_are_read_at_each_call():
     encoder = tiny_encoder()
     words = getattr(encoder.model.text.words, "embedding", encoder.model.text.words)
     values = np.array(words[...])
@@ -154,7 +154,7 @@ def test_weights_in_arrays_of_numpy_are_read_at_each_call():
     assert not np.allclose(encoder.encode_text(TEXTS), before[2])
 
 
-def test_provenance_name_and_devices_of_an_encoder_leave_its_identity():
+def test_provenance_and_name_and_devices_do_not_change_the_identity_of_an_encoder():
     encoder = tiny_encoder()
     parts = encoder.model, encoder.preprocessing, encoder.tokenizer
     others = [
@@ -173,7 +173,7 @@ def coco(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_results_of_one_encoder_are_never_taken_for_those_of_another_of_the_same_name(coco, tmp_path):
+def test_results_are_never_reused_for_another_encoder_of_the_same_name(coco, tmp_path):
     one, other = (encoder_of(tiny_spec(), *parts_of(tiny_encoder()), seed=seed) for seed in (3, 4))
     results = rococo_jax.evaluate(one, **coco, out=tmp_path)
     assert rococo_jax.evaluate(one, **coco, out=tmp_path) == results
@@ -277,7 +277,7 @@ def test_embeddings_of_an_object_without_a_fingerprint_are_counted_as_not_cached
     assert (uncached.computed, uncached.unidentified) == (1, 0)
 
 
-def test_a_file_of_a_model_identifies_it_by_what_it_says_and_not_by_its_folder(tmp_path, monkeypatch):
+def test_a_model_from_a_file_is_identified_by_its_code_and_not_by_its_folder(tmp_path, monkeypatch):
     code = "from tests.encoders.test_identity_of_objects import Vectors\nclass M(Vectors):\n    pass\n"
     keys = []
     for folder, text in (("a", code), ("b", code), ("c", code + "    place = 1\n")):
@@ -288,7 +288,7 @@ def test_a_file_of_a_model_identifies_it_by_what_it_says_and_not_by_its_folder(t
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_models_of_one_evaluation_have_no_fingerprint_where_one_of_them_has_none():
+def test_an_evaluation_has_no_fingerprint_if_one_of_its_models_has_none():
     class Unknown(Vectors):
         fingerprint = property(lambda self: (_ for _ in ()).throw(AttributeError("fingerprint")))
 
@@ -305,7 +305,7 @@ def test_models_of_one_evaluation_have_no_fingerprint_where_one_of_them_has_none
         assert open_model(KnownUntilPrompted(), options=each).describe()["fingerprint"] is None
 
 
-def test_prompts_candidates_and_the_way_of_asking_identify_a_model(tmp_path):
+def test_the_identity_contains_prompts_and_candidates_and_scoring_mode(tmp_path):
     save_model(tmp_path / "one", tiny_encoder())
     copied(tmp_path / "one", tmp_path / "two")
     save_model(tmp_path / "three", tiny_encoder(seed=1))
@@ -326,7 +326,7 @@ def test_prompts_candidates_and_the_way_of_asking_identify_a_model(tmp_path):
 # Stored results
 
 
-def test_stored_vectors_are_identified_by_keys_and_numbers(tmp_path):
+def test_stored_embeddings_are_identified_by_keys_and_numbers(tmp_path):
     rng, count = np.random.default_rng(0), itertools.count()
     base = {
         "image_names": np.array(["a.png", "b.png"]), "image_embeddings": rng.normal(size=(2, 3)).astype(np.float32),

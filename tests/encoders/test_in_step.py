@@ -45,7 +45,7 @@ BATCHES = (
 
 
 @pytest.mark.parametrize("batches", [BATCHES, BATCHES[::-1], (BATCHES[0], []), ([], [])])
-def test_all_take_the_same_shapes_in_the_same_order_and_each_its_own_rows_once(two_processes, batches):
+def test_all_processes_take_the_same_shapes_in_the_same_order_and_their_rows_once(two_processes, batches):
     steps_of_processes = two_processes(lambda process: list(synchronised_batches("model", iter(batches[process]))))
     first, second = (
         [(each.unit, each.tokens, each.arrays[0].shape[1:]) for each in steps] for steps in steps_of_processes

@@ -37,7 +37,7 @@ def with_spec(encoder, part, **changes):
     return encoder
 
 
-def test_a_model_in_order_has_no_warnings(encoder):
+def test_a_correct_model_has_no_warnings(encoder):
     facts = inspect_model(encoder)
     assert facts["warnings"] == []
     assert facts["weights_sha256"] == hash_parameters(parameters_of(encoder.model))
@@ -75,7 +75,7 @@ def keep_capitals(encoder):
         (lambda e: keep_capitals(with_tokenizer(e, family="bert")), "lower-casing: capitals change the tokens"),
     ],
 )  # fmt: skip
-def test_each_trap_is_warned_of(encoder, trap, words):
+def test_each_pitfall_causes_a_warning(encoder, trap, words):
     trap(encoder)
     lines = warnings_of(encoder)
     assert any(line.startswith(words) for line in lines), lines
@@ -102,7 +102,7 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("form", ["directory", "open_clip"])
-def test_the_weights_are_hashed_once_however_often_their_hash_is_told(form, encoder, tmp_path, monkeypatch):
+def test_the_weights_are_hashed_once_even_if_their_hash_is_shown_several_times(form, encoder, tmp_path, monkeypatch):
     if form == "directory":
         folder, read = tmp_path / "tiny", read_model
         save_model(folder, encoder)
@@ -117,7 +117,7 @@ def test_the_weights_are_hashed_once_however_often_their_hash_is_told(form, enco
     assert facts["weights_sha256"] == hash_for_matching == hash_parameters(parameters_of(encoder.model))
 
 
-def test_a_tower_alone_is_inspected_too():
+def test_a_single_tower_can_be_inspected():
     encoder = encoder_of(dataclasses.replace(tiny_spec(), text=None, text_head=HeadSpec()))
     facts = inspect_model(encoder)
     assert set(facts["flops"]) == {"image"}

@@ -95,7 +95,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_matching_heads_of_transformers(name, tmp_path, pictures):
+def test_matching_heads_give_the_scores_of_transformers(name, tmp_path, pictures):
     make, of_output = HEADS[name]
     model, processor, arguments = make(tmp_path / "tokenizer")
     clear(model).save_pretrained(tmp_path / name)
@@ -202,7 +202,7 @@ ANSWERING = {
 
 
 @pytest.mark.parametrize("name", ANSWERING)
-def test_vqascore_is_what_the_library_generates_from_its_own_call(name, tmp_path, pictures):
+def test_vqascore_matches_the_generation_of_the_library(name, tmp_path, pictures):
     folder = ANSWERING[name](tmp_path)
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder).eval()
     processor = transformers.AutoProcessor.from_pretrained(folder)
@@ -232,7 +232,7 @@ def answering(tmp_path_factory):
     return save_llava(tmp_path_factory.mktemp("llava"), word_tokenizer(), TEMPLATE)
 
 
-def test_vqascore_is_the_probability_that_the_next_token_is_yes(answering, pictures):
+def test_vqascore_is_the_probability_of_yes_as_the_next_token(answering, pictures):
     model = transformers.LlavaForConditionalGeneration.from_pretrained(answering)
     processor = transformers.AutoProcessor.from_pretrained(answering)
     expected = []
@@ -259,7 +259,7 @@ def test_a_model_without_a_template_is_refused_when_it_is_loaded(tmp_path, pictu
 
 
 @pytest.mark.parametrize("token", ["<image>", "</s>"])
-def test_a_caption_with_a_token_of_the_model_is_named_before_anything_is_scored(token, answering, tmp_path, refusal):
+def test_a_caption_that_contains_a_special_token_is_refused_before_scoring(token, answering, tmp_path, refusal):
     captions = [[f"a dog {image} {place}" for place in range(4)] + [f"the {token} cat"] for image in range(3)]
     folder = write_world(tmp_path, captions, picture=noise(40, 48), altered={"danger": "{} on a mat".format})
     inputs = ("--images", folder / "images", "--annotations", folder / "annotations")
@@ -270,7 +270,7 @@ def test_a_caption_with_a_token_of_the_model_is_named_before_anything_is_scored(
 
 
 @pytest.mark.parametrize(("wrong", "in_logs"), [(1.02, True), (0.98, True), (1.02, False)])
-def test_a_scorer_whose_scores_depend_on_the_batch_is_stopped(wrong, in_logs, pictures):
+def test_a_scorer_whose_scores_depend_on_the_batch_is_refused(wrong, in_logs, pictures):
     """Small probabilities count as much as large ones, and every row but the first may be the wrong one."""
     right = np.array([1e-6, 2e-5, 3e-7]) if in_logs else np.array([-4.0, 5.0, 9.0])
 
@@ -289,7 +289,7 @@ def test_a_scorer_whose_scores_depend_on_the_batch_is_stopped(wrong, in_logs, pi
         scores(32)
 
 
-def test_an_object_whose_small_probabilities_depend_on_the_batch_is_warned_of(pictures, capsys):
+def test_a_warning_reports_small_probabilities_that_depend_on_the_batch(pictures, capsys):
     class Padded:
         def score_pairs(self, images, texts):
             return np.array([1e-7 if len(text) < max(map(len, texts)) else 1e-6 for text in texts])
@@ -300,7 +300,7 @@ def test_an_object_whose_small_probabilities_depend_on_the_batch_is_warned_of(pi
 
 
 @pytest.mark.parametrize("name", ["blip2", "vilt"])
-def test_a_max_length_that_a_tokenizer_was_saved_with_decides_nothing(name, tmp_path, pictures):
+def test_the_max_length_of_a_saved_tokenizer_has_no_effect(name, tmp_path, pictures):
     """Write settings of tokenizer_config.json in old sentence-transformers folders."""
     make, _ = HEADS[name]
     model, processor, _ = make(tmp_path / "tokenizer")
@@ -319,12 +319,12 @@ def test_a_max_length_that_a_tokenizer_was_saved_with_decides_nothing(name, tmp_
 @pytest.mark.parametrize(
     ("argument", "message"), [({"question": "a dog?"}, "with {} in"), ({"answer": "Yes no"}, "2 tokens")]
 )
-def test_a_question_has_a_place_and_an_answer_one_token(argument, message, answering):
+def test_a_question_needs_a_placeholder_and_an_answer_one_token(argument, message, answering):
     with pytest.raises(InputError, match=message):
         load_adapted(f"vqascore:{answering}", argument)
 
 
-def test_fingerprints_tell_questions_and_weights_apart(answering):
+def test_fingerprints_depend_on_questions_and_weights(answering):
     one = load_adapted(f"vqascore:{answering}").fingerprint()
     assert load_adapted(f"vqascore:{answering}").fingerprint() == one
     assert load_adapted(f"vqascore:{answering}", {"question": "is it {} ?"}).fingerprint() != one
@@ -344,7 +344,7 @@ def reranker(answering, tmp_path_factory):
 
 
 @pytest.mark.parametrize("query", ["text", "image"])
-def test_rerankers_of_sentence_transformers(query, reranker, pictures):
+def test_rerankers_give_the_scores_of_sentence_transformers(query, reranker, pictures):
     import sentence_transformers
 
     theirs = sentence_transformers.CrossEncoder(str(reranker))
@@ -365,7 +365,7 @@ def test_rerankers_of_sentence_transformers(query, reranker, pictures):
         assert prompted.fingerprint() != model.fingerprint()
 
 
-def test_rerankers_tell_pairs_apart_that_a_sigmoid_makes_equal(reranker, pictures):
+def test_rerankers_distinguish_pairs_whose_sigmoids_are_equal(reranker, pictures):
     model = load_adapted(f"cross_encoder:{reranker}")
     with torch.no_grad():
         for name, parameter in model.module.named_parameters():

@@ -37,7 +37,7 @@ def test_a_model_behind_a_url_is_copied_once_and_again_when_it_changes(tmp_path,
         (["pack", "--images", "gs://bucket/{0..3}.tar", "--out", "x"], "storage: found gcsfs is not installed"),
     ],
 )
-def test_what_needs_a_local_path_is_refused_in_one_line(command, message, tmp_path, monkeypatch, refusal):
+def test_commands_that_need_a_local_path_refuse_a_url_in_one_line(command, message, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     (tmp_path / "a.json").write_text('[{"image": "a.jpg", "caption": ["a dog"]}]')

@@ -35,7 +35,7 @@ def test_only_new_items_of_the_same_model_are_computed(encoder, tmp_path):
     assert (cache.computed, cache.read) == (5, 0)
 
 
-def test_damaged_index_and_parts_are_computed_again(encoder, tmp_path):
+def test_damaged_indices_and_parts_are_computed_again(encoder, tmp_path):
     captions = sorted(set(random_captions(12, seed=5, longest=3)))
     expected = embed_texts(encoder, captions, EmbeddingCache(tmp_path))
     for path in tmp_path.rglob("*.npy"):
@@ -54,7 +54,7 @@ def test_a_part_of_another_length_than_its_index_is_not_used(rows, tmp_path):
     assert [found.tolist() for found, _ in cache.find(about, items[:2])] == [[0, 1]]
 
 
-def test_a_whole_part_is_read_where_a_damaged_one_has_the_same_items(tmp_path):
+def test_an_undamaged_part_is_read_if_a_damaged_one_has_the_same_items(tmp_path):
     about = {"tower": "text"}
     EmbeddingCache(tmp_path).add(about, [b"a"], np.zeros((1, 5), np.float32))
     (damaged,) = tmp_path.glob("??/*.npy")
@@ -68,7 +68,7 @@ def test_a_whole_part_is_read_where_a_damaged_one_has_the_same_items(tmp_path):
     assert rows.tolist() == [0] and vectors.tolist() == [[1.0] * 5]
 
 
-def test_opening_a_cache_removes_what_killed_processes_left_days_ago(tmp_path):
+def test_opening_a_cache_removes_old_leftovers_of_killed_processes(tmp_path):
     about, cache = {"tower": "text"}, EmbeddingCache(tmp_path)
     cache.put(cache.key(about, []), np.ones(3))  # has no index
     for number in range(3):
@@ -90,7 +90,7 @@ def test_opening_a_cache_removes_what_killed_processes_left_days_ago(tmp_path):
     assert cache.get(cache.key(about, [])).tolist() == [1.0] * 3
 
 
-def test_an_index_file_is_read_once_however_many_parts_ask_for_their_items(tmp_path, monkeypatch):
+def test_an_index_file_is_read_only_once_for_many_parts(tmp_path, monkeypatch):
     about, parts = {"tower": "vision"}, [[f"{part} {row}".encode() for row in range(4)] for part in range(20)]
     cache, reads, read = EmbeddingCache(tmp_path), [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read(path))

@@ -34,7 +34,7 @@ def save_tokenizer(folder, kind, words, **settings):
     return tokenizer
 
 
-def test_a_folder_of_transformers_says_each_file_and_key(tmp_path):
+def test_settings_of_a_transformers_folder_name_their_file_and_key(tmp_path):
     text = {"max_position_embeddings": 30, "eos_token_id": 2, "hidden_act": "gelu"}
     folder = saved(clip(text=text), tmp_path / "clip")
     words = ["a</w>", "<|startoftext|>", "<|endoftext|>"]
@@ -67,7 +67,7 @@ def test_a_folder_of_transformers_says_each_file_and_key(tmp_path):
     assert larger["positions"] == rule("3 x 3, interpolated: bicubic", "the library's rule")
 
 
-def test_settings_of_sentence_transformers_and_the_pooling_by_the_caller_are_said(tmp_path):
+def test_settings_of_sentence_transformers_and_a_requested_pooling_are_listed(tmp_path):
     folder = saved(bert(), tmp_path / "bert")
     save_tokenizer(folder, "BertTokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], do_lower_case=False)
     change_json(folder / "config.json", lambda config: config.update(eos_token_id=2))
@@ -84,7 +84,7 @@ def test_settings_of_sentence_transformers_and_the_pooling_by_the_caller_are_sai
     assert library_settings(read_model(folder, pooling="cls"))["text pooling"] == rule("cls", "the argument pooling")
 
 
-def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(tmp_path):
+def test_settings_of_open_clip_folders_and_openai_files_name_their_source(tmp_path):
     def change(config, tensors):
         config["preprocess_cfg"] = {"interpolation": "bilinear", "resize_mode": "squash", "mean": [0.5, 0.5, 0.5]}
 
@@ -104,14 +104,14 @@ def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(tmp_path):
     assert rules["crop"] == rule("centre 32 x 32, after it", "OpenAI's code and the shapes of the tensors")
 
 
-def test_parts_that_few_towers_have_are_said(tmp_path):
+def test_settings_that_few_towers_have_are_listed(tmp_path):
     rules = library_settings(read_towers(open_clip_folder("eva02", tmp_path / "eva02")))
     rotary = {"grid": 16, "from_one": False, "columns_first": False}
     assert rules["image rotary"] == rule(rotary, "the tower's kind")
     assert rules["image inner_norms"]["value"] is True
 
 
-def test_a_trained_model_keeps_where_the_rules_of_its_start_were_read():
+def test_a_trained_model_keeps_the_sources_of_its_settings():
     encoder = encoder_of(tiny_spec())
     assert library_settings(encoder)["image heads"]["from"] == "model.json"
     encoder.provenance |= {"trained": {}, "started_from": {"read_from": {"image heads": "config.json: heads"}}}

@@ -31,7 +31,7 @@ assert encoder.weights_sha256 == {changed!r}
 
 
 @pytest.mark.slow
-def test_a_model_sharded_over_two_processes_has_the_identity_of_the_whole_model(tmp_path):
+def test_a_model_sharded_over_two_processes_has_the_same_identity_as_on_one(tmp_path):
     encoder = tiny_encoder()
     save_model(tmp_path / "model", encoder)
     encoder = load_model(tmp_path / "model", mesh=make_mesh(jax.devices()[:1]))
@@ -48,7 +48,7 @@ def test_a_model_sharded_over_two_processes_has_the_identity_of_the_whole_model(
         assert code == 0, said
 
 
-def test_a_model_on_several_devices_has_the_identity_of_one_device():
+def test_a_model_on_several_devices_has_the_same_identity_as_on_one():
     encoder = tiny_encoder()
     parts = encoder.preprocessing, encoder.tokenizer, None, "tiny"
     for mesh in (make_mesh(jax.devices()[:2]), make_mesh(jax.devices()[:2], fsdp=2)):

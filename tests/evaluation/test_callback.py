@@ -74,7 +74,7 @@ def figures_of(results: dict) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_figures_of_a_run_are_those_of_evaluate_on_its_model(data, small_shards, tmp_path):
+def test_numbers_of_a_run_match_evaluate_on_its_model(data, small_shards, tmp_path):
     run = tmp_path / "run"
     with all_devices_are(2):
         assert main(["train", "--config", str(data / "config.py"), "--workdir", str(run), "--quiet"]) == 0
@@ -93,7 +93,7 @@ def test_figures_of_a_run_are_those_of_evaluate_on_its_model(data, small_shards,
 
 
 @pytest.mark.slow
-def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_parameters(data, small_shards):
+def test_numbers_are_the_same_on_any_number_of_devices_and_with_sharded_parameters(data, small_shards):
     keys = default_config().eval
     keys.data, keys.benchmarks, keys.templates = str(data), BENCHMARKS, "1"
     evaluate = make_evaluation(keys, keep=False)
@@ -118,7 +118,7 @@ def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_paramete
         (["eval.data="], "config.eval.every: found 1; wanted 0 without config.eval.data"),
     ],
 )
-def test_a_bad_key_is_one_line_before_training(data, tmp_path, refusal, overrides, said):
+def test_a_bad_key_is_reported_in_one_line_before_training(data, tmp_path, refusal, overrides, said):
     command = ["train", "--config", str(data / "config.py"), "--workdir", str(tmp_path / "run")]
     told = refusal(*command, *(f"--config.{each}" for each in overrides)).splitlines()
     assert said in told[-1] and not (tmp_path / "run").exists()

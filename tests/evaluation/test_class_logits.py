@@ -73,7 +73,7 @@ def clean(evaluated) -> dict:
     return evaluated.results["tasks"]["classes"]["clean"]
 
 
-def test_logits_have_the_metrics_of_the_evaluation(world):
+def test_logits_give_the_metrics_of_the_evaluation(world):
     folder, results, _ = world
     metrics = score(folder / "logits.npz", folder / "labels.csv", task="pets", name="mine").results["tasks"]
     assert metrics["pets"]["clean"] == pytest.approx(results["tasks"]["pets"]["clean"], abs=1e-5)
@@ -103,7 +103,7 @@ def test_labels_are_matched_by_image_name_whatever_their_order(world, tmp_path):
     assert metrics == pytest.approx(results["tasks"]["pets"]["clean"], abs=1e-5)
 
 
-def test_corruptions_and_other_images_come_the_same_way(world):
+def test_logits_of_corrupted_and_out_of_distribution_images_are_scored(world):
     folder, _, _ = world
     corrupted, outside = {"fog_3": str(folder / "fog.npz")}, {"far": str(folder / "far.npz")}
     made, rows, *_ = score(folder / "logits.npz", folder / "labels.csv", corrupted=corrupted, outside=outside)
@@ -129,7 +129,7 @@ def test_groups_have_the_mean_probability_of_their_classes(world, tmp_path):
     np.testing.assert_allclose(rows.column("confidence"), means.max(1) / means.sum(1), rtol=1e-9)
 
 
-def test_blocks_of_a_large_file_are_never_held_together(world, monkeypatch):
+def test_blocks_of_a_large_file_are_never_in_memory_together(world, monkeypatch):
     folder, _, logits = world
     sizes, read = [], LogitsFile.block
 
@@ -165,7 +165,7 @@ def named(logits) -> dict:
         (named, "evaluated", "labels: found a folder"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_one_line(world, tmp_path, refusal, arrays_of, labels, said):
+def test_unusable_input_is_reported_in_one_line(world, tmp_path, refusal, arrays_of, labels, said):
     folder, _, logits = world
     wrong, out = tmp_path / "wrong.npz", tmp_path / "out" / "r.json"
     if arrays_of is None:
@@ -211,7 +211,7 @@ def test_columns_of_several_files_and_their_labels_are_matched_by_name(world, tm
     assert rows.column("image").to_pylist()[:2] == ["0.jpg", "1.jpg"]
 
 
-def test_rows_without_names_and_arrays_that_are_not_read_are_said(world, tmp_path, capsys):
+def test_rows_without_names_and_unused_arrays_are_reported(world, tmp_path, capsys):
     folder, _, logits = world
     np.savez(tmp_path / "z.npz", **named(logits), image_names=np.arange(IMAGES))
     notes = score(tmp_path / "z.npz", folder / "labels.csv").results["notes"]
@@ -244,7 +244,7 @@ def likely(classes, rows=300):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("classes", [2, 10, 200])
 @pytest.mark.parametrize("total", [1, 100])
-def test_probabilities_in_place_of_logits_are_refused(dtype, classes, total, tmp_path, refusal):
+def test_probabilities_instead_of_logits_are_refused(dtype, classes, total, tmp_path, refusal):
     """Their softmax is flatter than the model: every figure but the accuracy would be another one's."""
     z, label = likely(classes, 400)
     write_labels(tmp_path / "y.csv", label)
@@ -260,7 +260,7 @@ def test_probabilities_in_place_of_logits_are_refused(dtype, classes, total, tmp
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_log_probabilities_are_logits(classes, tmp_path):
+def test_log_probabilities_are_accepted_as_logits(classes, tmp_path):
     z, label = likely(classes)
     write_labels(tmp_path / "y.csv", label)
     forms = {"logits": z, "shifted": z + 7, "log-probabilities": np.log(softmax(z))}
@@ -305,7 +305,7 @@ def test_probabilities_in_other_forms_are_refused(form, said, tmp_path, refusal)
     "form",
     [lambda z: z.round(3), lambda z: 2 * z + 30, lambda z: z - z.min(), lambda z: np.log(softmax(z))],
 )
-def test_logits_of_any_range_are_taken_without_a_note(form, tmp_path):
+def test_logits_of_any_range_are_accepted_without_a_note(form, tmp_path):
     """Softmax ignores a constant: logits may be all positive, as CLIP's are, and may be rounded."""
     z, label = likely(10)
     write_labels(tmp_path / "y.csv", label)
@@ -315,7 +315,7 @@ def test_logits_of_any_range_are_taken_without_a_note(form, tmp_path):
     assert not any("cosines" in note for note in results["notes"])
 
 
-def test_cosines_without_the_scale_of_the_model_are_noted(tmp_path):
+def test_a_note_reports_cosines_without_the_scale_of_the_model(tmp_path):
     z, label = likely(10)
     write_labels(tmp_path / "y.csv", label)
     np.save(tmp_path / "z.npy", z / 10)
@@ -351,7 +351,7 @@ def test_masked_classes_are_never_predicted(tmp_path, refusal):
     assert "no image, as for 30 of 40 classes; wanted" in error and "are -inf in every row" in error
 
 
-def test_labels_may_be_positions_of_named_columns(world, tmp_path):
+def test_labels_can_be_positions_of_named_columns(world, tmp_path):
     folder, results, _ = world
     header, *rows = (folder / "labels.csv").read_text().split("\n")
     numbered = [f"{row.split(',')[0]},{COLUMNS.index(row.split(',')[1])}" for row in rows]

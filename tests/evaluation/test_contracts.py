@@ -45,7 +45,7 @@ def benchmark(tmp_path):
 
 
 @pytest.mark.parametrize(("sign", "r1"), [(1, 100.0), (-1, 0.0)])
-def test_a_kind_of_model_is_one_class(benchmark, tmp_path, sign, r1):
+def test_a_new_kind_of_model_needs_only_one_class(benchmark, tmp_path, sign, r1):
     results, _ = evaluate_into(tmp_path / "out", Ending(sign), [benchmark], SETTINGS, EmbeddingCache(None))
     assert results["model"] == f"ending {sign}" and results["fingerprint"]["model"] == {"sign": sign}
     assert "by the ending" in results["notes"] and "baselines" in results
@@ -53,7 +53,7 @@ def test_a_kind_of_model_is_one_class(benchmark, tmp_path, sign, r1):
         assert results["tasks"][task][variant]["r1"] == r1
 
 
-def test_the_notes_the_parts_and_the_errors_of_all_benchmarks_are_in_the_results(benchmark):
+def test_results_contain_the_notes_and_parts_and_errors_of_all_benchmarks(benchmark):
     tasks = tuple(dataclasses.replace(task, name=f"more_{task.name}") for task in benchmark.tasks)
     second = dataclasses.replace(benchmark, name="more", tasks=tasks, notes=("the second's own",))
     evaluated = evaluate_model(Ending(-1), [benchmark, second], SETTINGS, EmbeddingCache(None), examples=True)

@@ -95,7 +95,7 @@ def test_results_agree_with_similarities_sorted_by_numpy(model, benchmark, evalu
     assert 0 <= low <= found["r1"] <= high <= 100
 
 
-def test_every_query_is_in_the_parquet_file(evaluated):
+def test_the_parquet_file_has_a_row_for_every_query(evaluated):
     captions, results = 5 * IMAGES + 1, results_in(evaluated)
     rows = rows_by_variant(evaluated / "per_query.parquet")
     mixed = {("text_to_image", variant): SEEDS * captions for variant in ("mix_0.9", "patch_0.9")}
@@ -109,7 +109,7 @@ def test_every_query_is_in_the_parquet_file(evaluated):
         assert row["rank_optimistic"] <= row["rank"] <= row["rank_pessimistic"]
 
 
-def test_every_pair_is_in_a_parquet_file_that_gives_the_figures(evaluated):
+def test_the_parquet_file_of_pairs_gives_the_reported_numbers(evaluated):
     captions, results = 5 * IMAGES + 1, results_in(evaluated)
     rows = rows_by_variant(evaluated / "pairs.parquet")
     assert {key: len(each) for key, each in rows.items()} == {
@@ -128,7 +128,7 @@ def test_every_pair_is_in_a_parquet_file_that_gives_the_figures(evaluated):
 
 
 @pytest.mark.slow
-def test_a_finished_run_without_pairs_gets_them_from_the_cache(model, benchmark, evaluated, tmp_path, monkeypatch):
+def test_pairs_are_added_to_a_finished_run_from_the_cache(model, benchmark, evaluated, tmp_path, monkeypatch):
     def no_tower(*_):
         raise AssertionError("embedded again")
 
@@ -146,7 +146,7 @@ def test_report_and_csv_are_written_beside_the_results(evaluated):
 
 
 @pytest.mark.slow
-def test_without_the_cache_and_killed_in_the_middle_evaluate_gives_the_same_bytes(model, benchmark, tmp_path):
+def test_an_evaluation_gives_the_same_bytes_without_a_cache_and_after_being_killed(model, benchmark, tmp_path):
     few = "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-report"
     evaluate(model, benchmark, tmp_path / "anew", *few, "--no-cache")
     command = words(model, benchmark, tmp_path / "killed", *few, "--cache", tmp_path / "cache")
@@ -162,14 +162,14 @@ def test_without_the_cache_and_killed_in_the_middle_evaluate_gives_the_same_byte
     assert files_of(tmp_path / "anew") == files_of(tmp_path / "killed")
 
 
-def test_finished_results_are_kept_and_other_results_never_overwritten(model, benchmark, evaluated, refusal):
+def test_finished_results_are_kept_and_other_results_are_never_overwritten(model, benchmark, evaluated, refusal):
     before = (evaluated / "results.json").stat().st_mtime_ns
     evaluate(model, benchmark, evaluated, "--no-report")
     assert "another output folder" in refusal(*words(model, benchmark, evaluated, "--protocol", "strict"))
     assert (evaluated / "results.json").stat().st_mtime_ns == before
 
 
-def test_strict_takes_no_ops_out_and_says_so(model, benchmark, tmp_path):
+def test_the_strict_protocol_excludes_no_ops_and_reports_it(model, benchmark, tmp_path):
     captions = ["A dog .", "a cat", "a man", "a tree", "a ball", "a dog", "a cat on", "a woman", "a house", "a boat"]
     (tmp_path / "same_concept.json").write_text(json.dumps([{"image": "val/000.jpg", "caption": captions}]))
     results = evaluate(model, benchmark, tmp_path / "out", "--annotations", tmp_path, "--protocol", "strict")
@@ -177,7 +177,7 @@ def test_strict_takes_no_ops_out_and_says_so(model, benchmark, tmp_path):
     assert any("(strict): 1" in note for note in results["notes"])
 
 
-def test_missing_images_are_refused_or_left_out_and_counted(model, benchmark, tmp_path, refusal):
+def test_missing_images_are_refused_or_excluded_and_counted(model, benchmark, tmp_path, refusal):
     images = shutil.copytree(benchmark / "images", tmp_path / "images")
     for path in sorted(images.rglob("*.jpg"))[5:]:
         path.unlink()
@@ -208,7 +208,7 @@ def test_a_damaged_file_is_named_and_nothing_is_written(model, benchmark, tmp_pa
 
 
 @pytest.mark.slow
-def test_corruptions_are_measured_against_the_same_cut_without_one(model, benchmark, tmp_path):
+def test_corruptions_are_compared_with_uncorrupted_images_of_the_same_crop(model, benchmark, tmp_path):
     options = ["--corruptions", "fog,pixelate", "--severities", "5", "--mixed-galleries", "none", "--no-report"]
     results = evaluate(model, benchmark, tmp_path, *options)
     for task in ("image_to_text", "text_to_image"):
@@ -223,12 +223,12 @@ def test_corruptions_are_measured_against_the_same_cut_without_one(model, benchm
         assert not any(variant.startswith("corruptions") for _, variant in rows)
 
 
-def test_an_unknown_task_suggests_the_nearest(model, benchmark, tmp_path, refusal):
+def test_the_error_for_an_unknown_task_suggests_the_nearest_one(model, benchmark, tmp_path, refusal):
     error = refusal(*words(model, benchmark, tmp_path / "out", "--tasks", "image_to_txt"))
     assert "did you mean image_to_text?" in error
 
 
-def test_embed_writes_what_encode_gives(model, benchmark, tmp_path):
+def test_the_embed_command_writes_the_embeddings_of_encode(model, benchmark, tmp_path):
     captions, out = benchmark / "annotations" / "coco_karpathy_test.json", tmp_path / "e.npz"
     command = ["embed", str(model), "--images", str(benchmark / "images"), "--captions", str(captions)]
     assert main([*command, "--out", str(out)]) == 0
@@ -240,7 +240,7 @@ def test_embed_writes_what_encode_gives(model, benchmark, tmp_path):
 
 
 @pytest.mark.slow
-def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path, capsys, refusal):
+def test_a_joined_model_is_better_than_chance_on_unseen_images(tmp_path, capsys, refusal):
     # Pictures of one flat colour; captions name it. Random towers see both; CCA must bring them together.
     colours = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (30, 50, 210)}
 

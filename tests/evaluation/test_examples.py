@@ -53,14 +53,14 @@ def chosen(examples: list[Example], count: int) -> list[Example]:
     return collect_examples(Benchmark("made", ("x",), (), {}, ()), outcomes, count)
 
 
-def test_most_confidently_fooled_come_first_and_of_few_all():
+def test_examples_are_ordered_by_how_confidently_the_model_is_fooled():
     found = chosen([fooled(str(place), place / 100) for place in range(10)], 3)
     assert [(each.query.image, each.order) for each in found] == [("9", 0), ("8", 1), ("7", 2)]
     assert len(chosen([fooled("a", 0.1), fooled("a", 0.2), fooled("b", 0.1)], 10)) == 2
     assert chosen([], 10) == []
 
 
-def test_an_image_is_shown_once_and_variants_take_turns():
+def test_an_image_is_shown_once_and_variants_alternate():
     many = [fooled("best", 0.9), fooled("best", 0.8, "same_concept"), fooled("second", 0.7), fooled("third", 0.6)]
     many += [fooled("weak", 0.1, "same_concept"), fooled("weaker", 0.05, "mix_0.9")]
     found = chosen(many, 3)
@@ -68,7 +68,7 @@ def test_an_image_is_shown_once_and_variants_take_turns():
     assert sorted(each.variant for each in found) == ["danger", "mix_0.9", "same_concept"]
 
 
-def test_choice_does_not_depend_on_the_order_of_the_queries():
+def test_the_choice_of_examples_does_not_depend_on_the_order_of_queries():
     many = [fooled(f"image {place}", place / 1000, ("danger", "rand_voca")[place % 2]) for place in range(60)]
     wanted = chosen(many, 6)
     for seed in range(5):
@@ -76,7 +76,7 @@ def test_choice_does_not_depend_on_the_order_of_the_queries():
         assert {each.query.image for each in chosen(many, 6)} == {each.query.image for each in wanted}
 
 
-def test_examples_are_read_back_as_they_were_and_damaged_ones_are_refused(tmp_path):
+def test_examples_are_unchanged_by_writing_and_reading_and_damaged_ones_are_refused(tmp_path):
     kept = [fooled("a.jpg", 0.25), dataclasses.replace(fooled("b.jpg", 0.125), seed=10, order=1)]
     kept[0] = dataclasses.replace(kept[0], query=Side(image="a.jpg", jpeg=b"\xff\xd8", note="\u202e"))
     write_examples(tmp_path, kept)
@@ -93,7 +93,7 @@ def unit_vectors(rng, *shape):
 
 
 @pytest.mark.parametrize("count", [1, 4, 100])
-def test_queries_that_an_altered_caption_won_come_by_its_lead_an_own_one_first(count):
+def test_queries_won_by_an_altered_caption_are_ordered_by_its_lead(count):
     benchmark = made_benchmark()
     task = next(task for task in benchmark.tasks if task.variant == "danger")
     rng = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def test_queries_that_an_altered_caption_won_come_by_its_lead_an_own_one_first(c
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_items_that_were_answered_wrong_come_by_the_lead_an_image_once(count, tmp_path):
+def test_wrong_items_are_ordered_by_their_lead_with_each_image_once(count, tmp_path):
     rng, (images, items) = np.random.default_rng(0), (8, 30)
     of = rng.integers(0, images, items)
     rows = [{"filename": f"{of[n]}.jpg", "caption": f"dog {n}", "negative_caption": f"cat {n}"} for n in range(items)]
@@ -144,7 +144,7 @@ def test_pictures_of_every_mode_become_small_jpegs(tmp_path, mode):
     assert Image.open(io.BytesIO(made.query.jpeg)).size == (320, 128)
 
 
-def test_a_corrupted_picture_is_the_one_that_was_measured(tmp_path):
+def test_a_corrupted_example_is_the_image_that_was_evaluated(tmp_path):
     files = seventy_pictures(tmp_path)
     originals = FileImages(tuple(files), tuple(files.values()))
     for kind in ("gaussian_noise", "jpeg_compression"):

@@ -60,7 +60,7 @@ LONG = ("{} a b c d e f dog", "{} a b c d e f cat")
 
 
 @pytest.mark.slow
-def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_model_says_what_it_reads(tmp_path):
+def test_altered_captions_that_equal_their_originals_after_truncation_are_excluded(tmp_path):
     folders = write(tmp_path / "cut", [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)])
     cut = rococo_jax.evaluate(Telling(), mixed_galleries=(), **folders)
     without = [*SHORT[:-1], (LONG[0].format(IMAGES - 1), None)]
@@ -76,7 +76,7 @@ def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_mo
     assert not asked_all["notes"]
 
 
-def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blamed(tmp_path, monkeypatch, capsys):
+def test_an_empty_variant_is_not_evaluated_and_no_warning_blames_the_weights(tmp_path, monkeypatch, capsys):
     folders = write(tmp_path, [(f"same a b c d e {number} dog", f"same a b c d e {number} cat") for number in range(4)])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text("from tests.evaluation.test_excluded_input import Telling as make")
@@ -93,7 +93,7 @@ def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blam
 
 
 @pytest.mark.slow
-def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
+def test_a_note_explains_chance_results_by_images_of_the_same_file(tmp_path):
     folders = write(tmp_path, SHORT)
     for number in range(IMAGES - 1):
         (folders["images"] / f"{number}.png").write_bytes((folders["images"] / f"{IMAGES - 1}.png").read_bytes())
@@ -104,7 +104,7 @@ def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
 
 
 @pytest.mark.slow
-def test_images_with_an_exif_turn_are_noted_once(tmp_path):
+def test_a_note_reports_images_with_an_exif_rotation_once(tmp_path):
     folders, exif = write(tmp_path, SHORT), Image.Exif()
     exif[0x0112] = 6
     Image.open(folders["images"] / "3.png").save(folders["images"] / "3.png", exif=exif)
@@ -112,7 +112,7 @@ def test_images_with_an_exif_turn_are_noted_once(tmp_path):
     assert notes == ["1 of 12 images have an EXIF rotation, which is not applied, as in CLIP itself"]
 
 
-def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
+def test_choices_exclude_wrong_texts_that_equal_right_ones_after_truncation(tmp_path):
     folders = write(tmp_path, SHORT)
     long, short = "{} a b c d e {}", "{} a b"
     shown = [
@@ -134,7 +134,7 @@ def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
     assert results["notes"][1].endswith("(choices, one: 2 of 5; choices, both: 2 of 4)")
 
 
-def test_captions_that_are_cut_are_counted_once_whatever_the_number_of_corruptions(tmp_path):
+def test_truncated_captions_are_counted_once_for_any_number_of_corruptions(tmp_path):
     items = [[f"{number} a b c d e f dog", f"{number} a b c d e f cat"] for number in range(IMAGES)]
     images = write(tmp_path, SHORT)["images"]
     lines = [
@@ -152,13 +152,13 @@ def test_captions_that_are_cut_are_counted_once_whatever_the_number_of_corruptio
     assert excluded.note.count("choices, long: ") == 1
 
 
-def test_benchmarks_of_which_nothing_is_cut_are_asked_as_they_are(tmp_path):
+def test_benchmarks_without_truncated_texts_are_evaluated_unchanged(tmp_path):
     (benchmark,) = open_benchmarks(Settings(), **write(tmp_path, SHORT))
     read = EncoderModel(load_encoder(Telling())).adapt_benchmark(benchmark)
     assert read.tasks == benchmark.tasks and read.excluded == benchmark.excluded
 
 
-def test_a_model_that_says_too_little_is_refused(tmp_path):
+def test_a_model_that_returns_too_few_token_ids_is_refused(tmp_path):
     folders = write(tmp_path, SHORT)
     encoder = Telling()
     encoder.token_rows = lambda texts: ([[1]], [True])

@@ -55,7 +55,7 @@ def results_of(out, name: str) -> dict:
     return json.loads((out / name / "results.json").read_text())
 
 
-def test_each_kind_is_pooled_alone_with_its_own_metrics(out):
+def test_each_kind_of_item_is_pooled_separately_with_its_metrics(out):
     results = results_of(out, "one")
     assert results["kinds"] == {"choices": "mixed"}
     variants, tasks = results["variants"]["choices"], results["tasks"]["choices"]
@@ -74,7 +74,7 @@ def test_each_kind_is_pooled_alone_with_its_own_metrics(out):
     assert (headline["variant"], headline["metric"]) == ("choice/mean", "ota")
 
 
-def test_every_kind_is_compared_by_its_own_metric(out, capsys):
+def test_every_kind_of_item_is_compared_by_its_metric(out, capsys):
     assert main(["compare", str(out), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     primary = {(row["variant"], row["metric"]) for row in rows}
@@ -88,7 +88,7 @@ def test_every_kind_is_compared_by_its_own_metric(out, capsys):
         assert difference == pytest.approx(values[1][variant]["image_score"] - values[0][variant]["image_score"])
 
 
-def test_the_page_has_a_part_for_each_kind_and_complete_sentences(out):
+def test_the_page_has_a_section_and_complete_sentences_for_each_kind_of_item(out):
     text = (out / "report.md").read_text()
     assert "### Choice\n" in text and "### Image choice\n" in text
     first = text[: text.index("## Compared with")]
@@ -96,7 +96,7 @@ def test_the_page_has_a_part_for_each_kind_and_complete_sentences(out):
     assert "(, )" not in text and "reaches –" not in text
 
 
-def test_a_scene_is_one_unit_of_a_comparison(out, capsys):
+def test_items_of_a_scene_count_as_one_unit_in_comparisons(out, capsys):
     tables = [pq.read_table(out / name / "per_query.parquet").to_pylist() for name in ("one", "two")]
     rows = [[row for row in table if row["variant"] in ("near", "far")] for table in tables]
     assert all(row["scene"] == f"{int(row['image'][:3]) - ITEMS:03}.png" for row in rows[0] if row["variant"] == "far")

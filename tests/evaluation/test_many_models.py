@@ -66,7 +66,7 @@ def compiled():
 
 
 @pytest.mark.slow
-def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(
+def test_models_of_one_architecture_are_compiled_once_and_released_from_memory(
     models, data, tmp_path, compiled, monkeypatch
 ):
     # The tests keep parameters that they have read.
@@ -83,7 +83,7 @@ def test_models_of_one_architecture_compile_once_and_leave_nothing_in_memory(
     assert len({json.dumps(each["tasks"]) for each in results}) == 2
 
 
-def test_whatever_is_wrong_with_a_model_is_recorded_and_the_rest_goes_on(models, data, tmp_path, monkeypatch, capsys):
+def test_an_error_of_one_model_is_recorded_and_the_others_are_evaluated(models, data, tmp_path, monkeypatch, capsys):
     evaluate_model = runner.evaluate_model
 
     def out_of_memory(encoder, *rest, **options):
@@ -111,7 +111,7 @@ def names_in(out) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_how_much_there_is(
+def test_a_list_with_a_broken_model_evaluates_the_others_and_resumes_and_reports_progress(
     models, data, tmp_path, monkeypatch, capsys
 ):
     out, broken = tmp_path / "out", tmp_path / "broken"
@@ -137,7 +137,7 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_how_muc
 
 
 @pytest.mark.slow
-def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tmp_path, capsys):
+def test_each_part_of_a_list_is_evaluated_once_without_a_report(models, data, tmp_path, capsys):
     words = command(data, tmp_path, f"{models}/m*", "--tasks", "image_to_text")
     assert main([*words, "--shard", "1/2", "--precision", "float32", "--batch-size", "16"]) == 0
     assert "evaluating 2 models: towers in float32" in capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tm
     assert main([*words, "--shard", "3/2"]) == 2
 
 
-def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
+def test_errors_in_lists_of_models_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("a/model", "b/model", "c", "runs/sc-vc/model", "runs/sc-vc/checkpoints/400"):
         Path(folder).mkdir(parents=True)

@@ -97,7 +97,7 @@ def scored(tmp_path_factory):
     return clean, fog, results, rows
 
 
-def test_metrics_equal_those_of_each_question_with_its_own_options(scored):
+def test_metrics_equal_those_of_each_question_with_its_options(scored):
     """The tolerance is that of sums of 80 rounded numbers; the temperature is fitted to 1e-7."""
     for records, variant in zip(scored[:2], ("clean", "fog_3"), strict=True):
         items = [item_numbers(each) for each in records]
@@ -189,7 +189,7 @@ def test_several_kinds_of_corruption_have_a_mean(scored, tmp_path):
     assert "corruptions_5" not in metrics
 
 
-def test_the_command_writes_results_that_compare_report_and_select_read(tmp_path, capsys):
+def test_the_command_writes_results_that_compare_and_report_and_select_can_read(tmp_path, capsys):
     for model, noise in (("one", 0.2), ("two", 2.0)):
         clean, fog = (write(tmp_path / f"{model}-{name}.jsonl", make_questions(seed, noise * factor))
                       for name, seed, factor in (("clean", 1, 1), ("fog", 2, 3)))  # fmt: skip
@@ -215,7 +215,7 @@ def test_the_command_writes_results_that_compare_report_and_select_read(tmp_path
     assert "| one | " in page and "| one ()" not in page
 
 
-def test_a_selection_gives_the_numbers_of_a_file_with_these_questions_only(scored, tmp_path, refusal):
+def test_a_selection_gives_the_numbers_of_a_file_with_only_these_questions(scored, tmp_path, refusal):
     """The list that `rococo select` writes, and RAS on its images."""
     clean, fog, *_ = scored
     images = ["3.jpg", "9.jpg", "22.jpg"]
@@ -256,7 +256,7 @@ LINE = {"image": "a.jpg", "question": "What?", "options": ["a cat", "a dog"], "l
         ({"question": "What?"}, "question: found 'a.jpg: What?' more than once; wanted every question once"),
     ],
 )  # fmt: skip
-def test_a_line_that_cannot_be_used_is_named(tmp_path, refusal, changes, said):
+def test_an_unusable_line_is_named(tmp_path, refusal, changes, said):
     other = LINE | {"question": "And here?"} | changes
     file = write(tmp_path / "answers.jsonl", [LINE, other])
     error = refusal("score", "--logits", file, "--out", tmp_path / "r.json")
@@ -272,7 +272,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, refusal, changes, said):
         ([{}, {"question": "More?"}], "questions: found 'a.jpg: More?' as well"),
     ],
 )
-def test_other_questions_under_a_corruption_are_refused(tmp_path, refusal, corrupted, said):
+def test_a_corruption_with_other_questions_is_refused(tmp_path, refusal, corrupted, said):
     second = LINE | {"question": "And here?"}
     clean = write(tmp_path / "answers.jsonl", [LINE, second])
     fog = write(tmp_path / "fog.jsonl", [LINE, *(second | changes for changes in corrupted)])
@@ -294,14 +294,14 @@ COUNTING = {"image": "b.jpg", "question": "How many?", "options": ["1", "2", "3"
 
 
 @pytest.mark.parametrize("options", [["1", "2", "3"], ["1.0", "2.0", "3.0"], ["one", " 2 ", "3"]])
-def test_a_number_is_the_option_that_is_written_like_it(tmp_path, options):
+def test_a_numeric_answer_selects_the_option_with_the_same_text(tmp_path, options):
     file = write(tmp_path / "answers.jsonl", [COUNTING | {"options": options, "answer": 2}])
     assert score_questions(str(file)).results["tasks"]["questions"]["clean"]["top1"] == 100
     pq.write_table(pa.Table.from_pylist([COUNTING | {"options": options, "answer": 2}]), tmp_path / "a.parquet")
     assert score_questions(str(tmp_path / "a.parquet")).results["tasks"]["questions"]["clean"]["top1"] == 100
 
 
-def test_a_number_with_two_meanings_is_refused(tmp_path, refusal):
+def test_an_ambiguous_numeric_answer_is_refused(tmp_path, refusal):
     """A position of options that are numbers; and numbers that are positions of other questions of the file."""
     for records, said in (
         ([COUNTING | {"answer": 0}], "answer: found 0; wanted one of ['1', '2', '3']\n"),

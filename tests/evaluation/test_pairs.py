@@ -111,7 +111,7 @@ def hashed_file(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_scores_are_ranked_in_float64_also_from_the_cache(coco, tmp_path):
+def test_pair_scores_are_ranked_in_float64_even_from_the_cache(coco, tmp_path):
     ranks = {"r1", "r5", "fr1", "median_rank", "mean_rank"}
     expected = {key: value for key, value in figures(evaluate(Cosines(), **coco, **RANKS)).items() if key[2] in ranks}
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_scores_are_ranked_in_float64_also_from_the_cache(coco, tmp_path):
 
 
 @pytest.mark.parametrize("name", further(sorted(FORMS), sorted(FORMS)[::3]))
-def test_suites_of_choices_are_those_of_the_vectors(name, tmp_path):
+def test_choices_scored_pair_by_pair_match_those_of_embeddings(name, tmp_path):
     write(FORMS[name], tmp_path)
     folders = {"images": tmp_path / "images", "annotations": tmp_path}
     expected = figures(evaluate(Hashed(), **folders), BY_VECTORS)
@@ -129,7 +129,7 @@ def test_suites_of_choices_are_those_of_the_vectors(name, tmp_path):
     assert figures(both) == expected and sum("pair by pair" in note for note in both["notes"]) == 1
 
 
-def test_whole_galleries_are_those_of_the_vectors_and_so_is_grounding(coco):
+def test_galleries_and_grounding_scored_pair_by_pair_match_those_of_embeddings(coco):
     expected = figures(evaluate(Hashed(), **coco, **RANKS))
     found = figures(evaluate(Cosines(), **coco, **RANKS))
     assert found == {key: expected[key] for key in found}
@@ -141,7 +141,7 @@ def test_whole_galleries_are_those_of_the_vectors_and_so_is_grounding(coco):
 @pytest.mark.parametrize(
     "model", [pytest.param(Both(), id="own", marks=pytest.mark.thorough), pytest.param(Cosines(), id="other")]
 )
-def test_in_two_stages_with_the_whole_gallery_as_candidates_as_well(model, coco, hashed_file):
+def test_reranking_the_complete_gallery_gives_the_results_of_embeddings(model, coco, hashed_file):
     expected = figures(evaluate(Hashed(), **coco, **RANKS), BY_VECTORS)
     candidates = None if isinstance(model, Both) else f"{hashed_file}:Hashed"
     found = figures(evaluate(model, **coco, **RANKS, by="pairs", candidates=candidates, rerank=60))
@@ -158,7 +158,7 @@ class Opposite(Both):
         return -super().score_pairs(images, texts)
 
 
-def test_pairs_decide_among_the_candidates_and_whose_right_answer_is_among_them_is_counted(coco):
+def test_pair_scores_rerank_the_candidates_and_candidate_recall_is_reported(coco):
     asked = {"mixed_galleries": (), "tasks": ("image_to_text",)}
     vectors = figures(evaluate(Hashed(), **coco, **asked))
     reranked = figures(evaluate(Opposite(), **coco, **asked, rerank=5))
@@ -172,7 +172,7 @@ def test_pairs_decide_among_the_candidates_and_whose_right_answer_is_among_them_
 
 
 @pytest.mark.slow
-def test_candidates_of_another_model_are_its_own_and_the_results_say_so(coco):
+def test_candidates_of_another_model_are_used_and_recorded_in_the_results(coco):
     asked = {"mixed_galleries": (), "tasks": ("image_to_text",), "rerank": 5, "precision": "high"}
     both, cosines = (evaluate(model, **coco, **asked, candidates="demo:plain") for model in (Both(), Cosines()))
     assert figures(both) == figures(cosines) != figures(evaluate(Both(), **coco, **asked, by="pairs"))
@@ -183,13 +183,13 @@ def test_candidates_of_another_model_are_its_own_and_the_results_say_so(coco):
     assert "rankings: plain chooses 5 candidates for every query by cosine similarity" in both["notes"]
 
 
-def test_some_of_the_queries_have_the_candidates_of_these(coco):
+def test_candidate_recall_of_a_subset_counts_only_its_queries(coco):
     outcome = dataclasses.replace(outcomes(Cosines(), coco)[0], has_candidate=np.arange(6) < 2)
     (rows,) = rows_of_outcomes([outcome], [np.arange(6) % 2 == 1])
     assert rows.on_unseen_images().counted.values()["candidate_recall"] == pytest.approx(100 / 3)
 
 
-def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_what_is_new(coco, tmp_path):
+def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_new_pairs(coco, tmp_path):
     model, cache = Cosines(), tmp_path / "cache"
     first = evaluate(model, **coco, **RANKS, cache=cache)
     # Originals with all texts, four other sets with the original captions; a further call compares two batches.
@@ -210,7 +210,7 @@ class OutOfMemory(Cosines):
         return super().score_pairs(images, texts)
 
 
-def test_batches_are_halved_where_memory_runs_out(coco, capsys):
+def test_batches_are_halved_if_memory_runs_out(coco, capsys):
     found = evaluate(OutOfMemory(), **coco, **RANKS)
     assert figures(found) == figures(evaluate(Cosines(), **coco, **RANKS))
     said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
@@ -236,7 +236,7 @@ def wrong(scores):
         (Cosines(), {"image_size": 32}, "image_size: found 32; wanted none: the model's own library"),
     ],
 )
-def test_bad_input_is_one_line(model, settings, message, coco):
+def test_bad_input_is_reported_in_one_line(model, settings, message, coco):
     with pytest.raises(InputError, match=message) as error:
         evaluate(model, **coco, mixed_galleries=(), **settings)
     assert "\n" not in str(error.value)
@@ -263,7 +263,7 @@ class Instructed(Hashed):
 
 
 @pytest.mark.parametrize("task", ["image_to_text", "text_to_image"])
-def test_prompts_are_of_the_side_that_asks_and_of_the_side_that_is_ranked(task, coco, tmp_path):
+def test_query_and_document_prompts_are_added_to_their_sides(task, coco, tmp_path):
     asked = {"mixed_galleries": (), "tasks": (task,), "cache": tmp_path}
 
     class ByHand(Hashed):
@@ -292,7 +292,7 @@ class Told(Cosines):
         return types.SimpleNamespace(score_pairs=Opposite().score_pairs)
 
 
-def test_a_prompt_reaches_what_scores_pairs(coco):
+def test_prompts_are_passed_to_pair_scorers(coco):
     opposite = figures(evaluate(Opposite(), **coco, mixed_galleries=(), by="pairs"))
     assert figures(evaluate(Told(), **coco, mixed_galleries=(), query_prompt="find")) == opposite
 
@@ -329,7 +329,7 @@ class MaxSimByLoop(Tokens):
     encode_image = encode_text = None
 
 
-def test_token_vectors_are_compared_by_maxsim(coco, tmp_path):
+def test_token_embeddings_are_compared_by_maxsim(coco, tmp_path):
     found = evaluate(Tokens(), **coco, **RANKS, out=tmp_path / "a")
     expected = evaluate(MaxSimByLoop(), **coco, **RANKS, out=tmp_path / "b")
     assert figures(found) == figures(expected)
@@ -362,7 +362,7 @@ class Stops(Cosines):
 
 
 @pytest.mark.slow
-def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp_path, monkeypatch):
+def test_an_evaluation_stopped_anywhere_and_resumed_writes_the_same_files(coco, tmp_path, monkeypatch):
     monkeypatch.setattr(ScoresPairs, "images_at_once", 2)
     run = functools.partial(evaluate, **coco, **RANKS)
     run(Stops(), out=tmp_path / "whole")
@@ -425,6 +425,6 @@ UNTOLD = Hashed(), Cosines(), Tokens(), "demo:plain"
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(model, settings, message, coco):
+def test_settings_that_exclude_each_other_are_refused(model, settings, message, coco):
     with pytest.raises(InputError, match=message):
         evaluate(model, **coco, **settings)

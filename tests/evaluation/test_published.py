@@ -23,7 +23,7 @@ def result(source="openai/clip-vit-base-patch32", r1=50.14, images=5000, **chang
     return made | changes
 
 
-def test_a_known_checkpoint_is_compared_with_its_published_figures(capsys):
+def test_a_known_checkpoint_is_compared_with_its_published_results(capsys):
     texts, images, log = compare_with_published(result())
     assert texts.startswith("image_to_text, clean: R@1 50.1, published 50.1; R@5 75.0, published 75.0; R@10 83.5, ")
     assert texts.endswith("(open_clip's table of retrieval results): within 0.3 points") and "30.4" in images
@@ -33,7 +33,7 @@ def test_a_known_checkpoint_is_compared_with_its_published_figures(capsys):
     assert f"b32, {texts}" in capsys.readouterr().out
 
 
-def test_openais_model_is_compared_with_the_log_of_its_run_on_mixed_images():
+def test_the_openai_model_is_compared_with_its_published_log_on_mixed_images():
     made = result()
     made["tasks"]["text_to_image"]["mix_0.9"] = {"r1": 19.9, "r5": 46.3, "r10": 57.3, "fr1": 37.0}
     made["sizes"]["text_to_image"]["mix_0.9"] = {"queries": 25_010, "images": 5000}
@@ -50,12 +50,12 @@ def test_openais_model_is_compared_with_the_log_of_its_run_on_mixed_images():
         ({}, "usual reasons are the activation"),
     ],
 )
-def test_a_difference_names_what_explains_it(changes, reason):
+def test_a_difference_from_published_results_names_its_explanation(changes, reason):
     first, *_ = compare_with_published(result(r1=47.0, **changes))
     assert "up to 3.1 points away; " in first and reason in first
 
 
-def test_nothing_is_said_of_other_images_or_other_weights():
+def test_other_images_or_other_weights_are_not_compared_with_published_results():
     assert compare_with_published(result(images=281)) == []
     assert compare_with_published(result(source="me/mine")) == []
     trained = result()
@@ -73,6 +73,6 @@ def test_nothing_is_said_of_other_images_or_other_weights():
         ({"source": "ViT-B-32.pt", "format": "openai", "model_type": "clip"}, None),
     ],
 )
-def test_a_checkpoint_is_known_by_its_name_on_the_hub_or_the_hash_of_its_file(provenance, r1):
+def test_a_checkpoint_is_recognised_by_its_name_on_the_hub_or_by_its_hash(provenance, r1):
     known = published_values({"provenance": {**provenance, "weights_sha256": "ab"}, "weights_sha256": "ab"})
     assert [line["r1"] for line in known][:1] == ([] if r1 is None else [str(r1)])

@@ -106,7 +106,7 @@ def judged(encoder):
     return pixels, texts, pairs, tokens, encoder.matching_logits(tokens, texts, pairs)
 
 
-def test_logits_of_pairs_are_those_of_the_reference(reference, encoder, judged):
+def test_matching_logits_of_pairs_match_the_reference(reference, encoder, judged):
     pixels, texts, pairs, _, logits = judged
     # The encoder puts [ENC] in front, as the head was trained.
     ids, mask = encoder.tokenizer.pad([[ENC, *text[1:]] for text in texts])
@@ -116,7 +116,7 @@ def test_logits_of_pairs_are_those_of_the_reference(reference, encoder, judged):
     assert min(np.ptp(expected, axis=1).min(), np.ptp(expected, axis=0).max()) > 1000 * TOLERANCE
 
 
-def test_a_pair_has_the_same_logits_whatever_stands_beside_it(encoder, judged):
+def test_logits_of_a_pair_do_not_depend_on_other_pairs_of_the_batch(encoder, judged):
     _, texts, pairs, tokens, logits = judged
     some = pairs[0][::3], pairs[1][::3]
     np.testing.assert_array_equal(encoder.matching_logits(tokens, texts, some), logits[::3])
@@ -163,7 +163,7 @@ def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(4, marks=pytest.mark.thorough)])
-def test_ranks_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened, count):
+def test_ranks_match_scores_of_the_reference_sorted_by_numpy(reference, encoder, opened, count):
     """Rank candidates without a matching score after the best ones, in the order of their cosines."""
     settings = Settings(mixed_galleries=(), rerank=count)
     results, table, *_ = evaluate_model(EncoderModel(encoder), opened(settings), settings, EmbeddingCache(None))
@@ -176,7 +176,7 @@ def test_ranks_are_those_of_the_references_scores_sorted_by_numpy(reference, enc
 
 
 @pytest.mark.thorough
-def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, monkeypatch):
+def test_reranking_one_candidate_does_not_change_the_first_place(encoder, opened, tmp_path, monkeypatch):
     cache = EmbeddingCache(tmp_path)
     asked = dataclasses.replace(ALTERED, rerank=1)
     before = evaluate_model(EncoderModel(encoder), opened(ALTERED), ALTERED, cache).results
@@ -191,7 +191,7 @@ def test_one_that_is_judged_stays_in_the_first_place(encoder, opened, tmp_path, 
     assert evaluate_model(EncoderModel(encoder), opened(asked), asked, cache).per_query.equals(rows)
 
 
-def test_altered_images_are_judged_as_they_were_embedded(encoder, opened):
+def test_altered_images_are_reranked_with_the_pixels_that_were_embedded(encoder, opened):
     (benchmark,) = opened(ALTERED)
     assert len(benchmark.image_sets) == 5
     for images in benchmark.image_sets.values():
@@ -203,13 +203,13 @@ def test_altered_images_are_judged_as_they_were_embedded(encoder, opened):
             np.testing.assert_array_equal(encoder.encode_image(images.read(run, encoder.prepare)), vectors[run])
 
 
-def test_inspect_tells_of_the_head(encoder):
+def test_inspect_reports_the_matching_head(encoder):
     facts = inspect_model(encoder)
     assert facts["spec"]["matching"] == {"first_id": ENC} and facts["parameters"]["matching"] > 0
     assert any("scores pairs" in line for line in describe_facts(encoder, facts))
 
 
-def test_without_a_matching_head_nothing_is_reranked_and_nothing_has_changed(data, tmp_path, refusal):
+def test_a_model_without_a_matching_head_cannot_rerank_and_its_format_is_unchanged(data, tmp_path, refusal):
     tiny = tiny_encoder()
     assert "matching" not in tiny.spec.to_json() and not any("matching" in path for path in parameter_shapes(tiny.spec))
     save_model(tmp_path / "tiny", tiny)
@@ -220,14 +220,14 @@ def test_without_a_matching_head_nothing_is_reranked_and_nothing_has_changed(dat
     refused("rerank", Settings, rerank=-1)
 
 
-def test_a_matching_spec_needs_towers_whose_tokens_it_can_read(encoder):
+def test_a_matching_spec_requires_towers_with_suitable_tokens(encoder):
     spec = encoder.spec
     assert ModelSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     refused("a ViT and a BERT", dataclasses.replace, tiny_spec(), matching=MatchingSpec())
     refused("an id below 300", dataclasses.replace, spec, matching=MatchingSpec(300))
 
 
-def test_training_leaves_the_matching_head_behind(encoder):
+def test_removing_the_matching_head_keeps_all_other_parameters(encoder):
     alone = without_matching(encoder.model)
     before, after = parameters_of(encoder.model), parameters_of(alone)
     assert alone.spec == dataclasses.replace(encoder.spec, matching=None)
@@ -235,7 +235,7 @@ def test_training_leaves_the_matching_head_behind(encoder):
     assert all(array is before[path] or bool((array == before[path]).all()) for path, array in after.items())
 
 
-def test_operations_are_those_that_xla_counts(monkeypatch):
+def test_flops_of_the_matching_head_match_the_count_of_xla(monkeypatch):
     # XLA counts the body of a loop once, however often it runs.
     monkeypatch.setattr(jax.lax, "scan", functools.partial(jax.lax.scan, unroll=True))
     spec = dataclasses.replace(tiny_spec(256, "masked"), matching=MatchingSpec())

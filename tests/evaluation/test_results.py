@@ -64,7 +64,7 @@ def part(name: str, kind: str, counted, pair_counts=None) -> Figures:
     return Figures(Task("own", name, pools=(Pool(Variant(pooled="mean"), "parts"),)), kind, counted, pair_counts or {})
 
 
-def test_parts_of_several_kinds_are_pooled_kind_by_kind():
+def test_parts_of_several_kinds_are_pooled_by_kind():
     outcomes = [
         part("texts", "choice", counts(0.4, "ota", "ties"), pairs(0.6)),
         part("more texts", "choice", counts(0.8, "ota", "ties"), pairs(0.2)),
@@ -85,7 +85,7 @@ def test_parts_of_several_kinds_are_pooled_kind_by_kind():
     assert not of_texts["notes"] and set(made["sizes"]["own"]) == {"texts", "more texts", "images", "choice/mean"}
 
 
-def test_a_reason_without_grounding_is_one_note_for_all_variants_of_a_task():
+def test_one_note_per_task_gives_the_reason_for_missing_grounding():
     def result(why: str | None) -> VariantResult:
         return VariantResult({}, {}, {}, None, None, None, why)
 
@@ -99,7 +99,7 @@ def test_a_reason_without_grounding_is_one_note_for_all_variants_of_a_task():
     ]
 
 
-def test_metrics_of_other_packages_are_described_and_those_of_this_one_are_not(tmp_path):
+def test_only_metrics_of_other_packages_are_described_in_the_results(tmp_path):
     made = make_results("one", "paper", {}, [part("easy", "riddle", counts(0.4, "riddles_solved", "ota"))])
     described = {"label": "riddles_solved", "better": "higher", "unit": "%", "definition": "riddles_solved"}
     assert made["metrics"] == {"riddles_solved": described}
@@ -107,7 +107,7 @@ def test_metrics_of_other_packages_are_described_and_those_of_this_one_are_not(t
     refused("metrics: riddles_solved: unit: found 1; wanted a string", read_results, tmp_path / "results.json")
 
 
-def test_the_number_of_draws_is_the_one_that_was_taken():
+def test_the_recorded_number_of_draws_is_the_one_that_was_used():
     rng = np.random.default_rng(0)
     far = OodScores(*({name: rng.random(5) for name in ("mcm", "max_logit", "energy", "entropy")} for _ in range(2)))
     of_sides = {"inside": np.arange(10) < 5} | {

@@ -154,7 +154,7 @@ def every_case(cases, quick=()):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("added", every_case(ADDED, QUICK))
-def test_what_is_added_gives_the_bytes_of_one_evaluation_and_embeds_nothing_twice(folder, world, added, monkeypatch):
+def test_added_benchmarks_give_the_bytes_of_one_evaluation_and_embed_nothing_twice(folder, world, added, monkeypatch):
     monkeypatch.chdir(world)  # options name files and folders there
     first, then, both = ADDED[added]
     together, apart = folder("together"), folder("apart")
@@ -169,7 +169,7 @@ def test_what_is_added_gives_the_bytes_of_one_evaluation_and_embeds_nothing_twic
         assert apart.evaluate(**options)[0] == 0 and apart.files == together.files
 
 
-def test_a_task_that_is_added_is_scored_alone(folder, monkeypatch):
+def test_only_an_added_task_is_scored(folder, monkeypatch):
     scored = []
     score = RankTask.score
     monkeypatch.setattr(
@@ -186,7 +186,7 @@ def test_a_task_that_is_added_is_scored_alone(folder, monkeypatch):
     assert {task for task, _ in scored} == {"text_to_image"} and ("text_to_image", "mix_0.9") in scored
 
 
-def test_a_benchmark_of_which_a_model_can_score_nothing_is_kept(folder, monkeypatch):
+def test_a_benchmark_without_any_usable_item_is_kept(folder, monkeypatch):
     adapt = EncoderModel.adapt_benchmark
     monkeypatch.setattr(
         EncoderModel,
@@ -259,7 +259,7 @@ REFUSED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", every_case(REFUSED))
-def test_something_else_is_refused_with_the_field_and_nothing_is_changed(folder, world, tmp_path, kind, monkeypatch):
+def test_a_different_request_is_refused_with_its_field_and_no_file_changes(folder, world, tmp_path, kind, monkeypatch):
     monkeypatch.chdir(world)
     first, then, field, words = REFUSED[kind]
     then = dict(then)
@@ -277,7 +277,7 @@ def test_something_else_is_refused_with_the_field_and_nothing_is_changed(folder,
 
 
 @pytest.mark.slow
-def test_a_limit_that_leaves_nothing_out_is_no_other_request(folder):
+def test_a_limit_that_excludes_nothing_is_the_same_request(folder):
     out = folder("out")
     out.evaluate(**CIFAR)
     assert out.evaluate(**CIFAR, limit=12)[0] == 0
@@ -289,7 +289,7 @@ def test_a_limit_that_leaves_nothing_out_is_no_other_request(folder):
 
 
 @pytest.mark.slow
-def test_a_file_of_altered_captions_is_added_and_one_that_is_gone_is_missed(folder, world, tmp_path):
+def test_a_new_file_of_altered_captions_is_added_and_a_missing_one_is_reported(folder, world, tmp_path):
     data = shutil.copytree(world / "data", tmp_path / "changed")
     danger = data / "rococo" / "annotations" / "danger.json"
     out, whole, there = folder("out"), folder("whole"), {"data": data, **ROCOCO}
@@ -318,7 +318,7 @@ def test_a_model_with_another_list_of_training_images_is_another_model(folder, w
 
 
 @pytest.mark.slow
-def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, capsys):
+def test_another_name_for_a_model_is_accepted_and_results_keep_the_first_one(world, tmp_path, capsys):
     command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
     assert main(command) == 0
     command[1] = f"other={command[1]}"
@@ -328,7 +328,7 @@ def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_comparable_does_not_depend_on_how_much_was_requested(folder, world, monkeypatch):
+def test_the_comparable_hash_does_not_depend_on_how_much_was_requested(folder, world, monkeypatch):
     monkeypatch.chdir(world)
     few, many = folder("few"), folder("many")
     few.evaluate(**CIFAR)
@@ -369,7 +369,7 @@ class Marked(Unmarked):
 
 
 @pytest.mark.slow
-def test_a_benchmark_that_is_there_is_not_scored_again_without_a_cache(folder):
+def test_a_finished_benchmark_is_not_scored_again_without_a_cache(folder):
     out, fresh, model = folder("out"), folder("fresh"), Marked()
     out.evaluate(source=model, cache=None, **ROCOCO)
     assert model.images >= 6 and model.texts >= 60
@@ -382,7 +382,7 @@ def test_a_benchmark_that_is_there_is_not_scored_again_without_a_cache(folder):
     assert out.files == fresh.files
 
 
-def test_a_model_without_a_fingerprint_is_evaluated_again_and_its_old_results_are_never_kept(folder):
+def test_a_model_without_a_fingerprint_is_always_evaluated_again(folder):
     out, fresh = folder("out"), folder("fresh")
     out.evaluate(source=Unmarked(), **CUES, tasks=("edges",))
     changed = Unmarked(0.5)
@@ -423,7 +423,7 @@ def written_again(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", every_case(DAMAGE, ["a table of other results"]))
-def test_tables_that_are_not_those_of_the_results_are_made_again(folder, world, kind, tmp_path):
+def test_tables_that_do_not_match_the_results_are_written_again(folder, world, kind, tmp_path):
     folder("other").evaluate("m1", **CUES, tasks=("edges",))
     out, fresh = folder("out"), folder("fresh")
     out.evaluate(**CUES, tasks=("edges",))
@@ -439,7 +439,7 @@ def test_tables_that_are_not_those_of_the_results_are_made_again(folder, world, 
     assert out.files == fresh.files
 
 
-def test_results_that_say_less_than_they_must_are_refused(folder):
+def test_incomplete_results_are_refused(folder):
     out = folder("out")
     out.evaluate(**SUGAR)
     path, results = out.out / "results.json", out.results
@@ -457,7 +457,7 @@ def test_results_that_say_less_than_they_must_are_refused(folder):
         assert json.loads(path.read_text()) == content
 
 
-def test_what_was_added_before_must_still_be_there_to_add_more(folder, world, tmp_path):
+def test_adding_results_requires_the_files_of_earlier_ones(folder, world, tmp_path):
     out = folder("out")
     images, templates = shutil.copytree(world / "near", tmp_path / "near"), tmp_path / "mine.txt"
     shutil.copy(world / "mine.txt", templates)
@@ -477,7 +477,7 @@ def test_what_was_added_before_must_still_be_there_to_add_more(folder, world, tm
     assert out.files == before
 
 
-def test_two_sets_of_one_name_are_refused(folder, world):
+def test_two_image_sets_of_the_same_name_are_refused(folder, world):
     for options in ({"templates": (str(world / "mine.txt"), str(world / "here/mine.txt"))},
                     {"out_images": (("near", str(world / "near")), ("near", str(world / "far")))}):  # fmt: skip
         with pytest.raises(InputError, match=r"settings: (templates|out_images): found .* the same name"):
@@ -485,7 +485,7 @@ def test_two_sets_of_one_name_are_refused(folder, world):
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_others(folder):
+def test_an_evaluation_killed_between_two_files_leaves_no_inconsistent_files(folder):
     few, whole = folder("few"), folder("whole")
     edges, cues = {**CUES, "tasks": ("edges",)}, CUES
     few.evaluate(**edges)
@@ -528,7 +528,7 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
 
 
 @pytest.mark.slow
-def test_other_versions_are_recorded_and_keep_results(folder, monkeypatch):
+def test_results_are_kept_with_other_versions_and_the_versions_are_recorded(folder, monkeypatch):
     out, whole = folder("out"), folder("whole")
     with monkeypatch.context() as earlier:
         earlier.setattr(results, "__version__", "0.0.1")
@@ -548,7 +548,7 @@ def test_other_versions_are_recorded_and_keep_results(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_scoring_computes_the_benchmarks_of_its_kind_again(folder, monkeypatch):
+def test_a_new_version_of_the_scoring_computes_benchmarks_of_its_kind_again(folder, monkeypatch):
     out, whole = folder("out"), folder("whole")
     out.evaluate(**ITEMS_AND_SHAPES)
     monkeypatch.setitem(conditions.SCORING, "choice", 2)
@@ -575,7 +575,7 @@ def words(world: Path, out: Path, cache: Path, *more: object) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_command_twice_gives_the_reports_of_once_and_training_captions_are_kept(world, tmp_path, capsys):
+def test_two_commands_give_the_reports_of_one_and_keep_training_captions(world, tmp_path, capsys):
     captions = ["--baseline-captions", world / "made" / "captions.json"]
     apart, together, cache = tmp_path / "apart", tmp_path / "together", tmp_path / "cache"
     assert main(words(world, apart / "out", cache, "--benchmarks", "sugarcrepe", *captions)) == 0
@@ -595,7 +595,7 @@ def test_the_command_twice_gives_the_reports_of_once_and_training_captions_are_k
 
 
 @pytest.mark.slow
-def test_captions_for_baselines_are_added_and_their_file_must_still_be_there(world, tmp_path, capsys):
+def test_baselines_are_added_later_and_their_captions_file_must_still_exist(world, tmp_path, capsys):
     captions = shutil.copy(world / "made" / "captions.json", tmp_path)
     out, whole, cache = tmp_path / "out", tmp_path / "whole", tmp_path / "cache"
     named = ["--baseline-captions", captions, "--no-report"]
@@ -611,13 +611,13 @@ def test_captions_for_baselines_are_added_and_their_file_must_still_be_there(wor
     assert "baseline_captions: found file: nothing there; wanted the file that the results" in capsys.readouterr().err
 
 
-def test_a_model_that_may_have_seen_the_images_is_refused_although_its_results_are_there(world, tmp_path, refusal):
+def test_a_model_that_may_have_seen_the_images_is_refused_even_with_existing_results(world, tmp_path, refusal):
     command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
     assert main(command) == 0
     assert "training images: found not known" in refusal(*command, "--require-clean")
 
 
-def test_results_of_a_list_are_known_by_its_journal(world, tmp_path, refusal):
+def test_results_of_a_list_are_recognised_by_its_journal(world, tmp_path, refusal):
     """The folders and their empty files are enough: no model is loaded."""
     command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
     for name in ("first", "second"):
@@ -628,7 +628,7 @@ def test_results_of_a_list_are_known_by_its_journal(world, tmp_path, refusal):
 
 
 @pytest.mark.slow
-def test_one_model_and_a_list_of_models_are_not_mixed_in_a_folder(world, tmp_path, refusal):
+def test_a_folder_cannot_contain_results_of_both_one_model_and_a_list(world, tmp_path, refusal):
     one, other = f"first={world}/m0/tiny", f"second={world}/m1/tiny"
     options = ["--data", world / "data", "--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges"]
     options = [*map(str, options), "--no-report", "--out"]
@@ -643,7 +643,7 @@ def test_one_model_and_a_list_of_models_are_not_mixed_in_a_folder(world, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
+def test_each_model_of_a_list_gets_its_missing_results(world, tmp_path, capsys):
     shutil.copytree(world / "m1" / "tiny", tmp_path / "second")
     (tmp_path / "models.txt").write_text(f"first={world}/m0/tiny\n{tmp_path}/second\n")
     out = tmp_path / "out"
@@ -665,7 +665,7 @@ def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_models_of_which_one_was_asked_for_more_stand_in_one_table_unless_a_mean_is_over_others(folder):
+def test_models_with_different_requests_share_a_table_unless_their_means_differ(folder):
     few, many, other = folder("few"), folder("many"), folder("other")
     mixed = {"mixed_galleries": ("mix_0.9",), "seeds": (1,)}
     few.evaluate("m0", **ROCOCO | mixed)
@@ -677,7 +677,7 @@ def test_models_of_which_one_was_asked_for_more_stand_in_one_table_unless_a_mean
     assert len(group_by_fingerprint(load_results([few.out, many.out, other.out]))) == 2
 
 
-def test_sets_of_one_name_and_other_contents_are_not_compared(folder, world):
+def test_image_sets_of_the_same_name_with_other_contents_are_not_compared(folder, world):
     one, other = folder("one"), folder("other")
     one.evaluate("m0", **CIFAR, out_images=(("near", str(world / "near")),))
     other.evaluate("m1", **CIFAR, out_images=(("near", str(world / "far")),))
@@ -688,7 +688,7 @@ def test_sets_of_one_name_and_other_contents_are_not_compared(folder, world):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_add_what_is_missing_as_one(world, tmp_path):
+def test_two_processes_add_the_same_missing_results_as_one(world, tmp_path):
     """Process 0 decides what is missing, and both embed and score it."""
     tasks = ["--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges", "--no-report"]
     more = ["--benchmarks", "cue_conflict,sugarcrepe", "--templates", "1", "--no-report"]

@@ -63,7 +63,7 @@ def published(scores, owner, altered, variant):
 
 
 @pytest.mark.parametrize("images", [200, pytest.param(5000, marks=pytest.mark.thorough)])
-def test_score_equals_the_published_definitions(images, tmp_path):
+def test_scores_follow_the_published_definitions(images, tmp_path):
     owner, altered = write_annotation(tmp_path / "same_concept.json", images, with_six=10)
     scores = tie_free_scores(owner, altered, images)
     assert scores.shape == (images, 10 * images + 10)
@@ -102,7 +102,7 @@ def small(tmp_path_factory):
     return folder
 
 
-def test_results_name_what_they_depend_on_and_only_the_model_may_differ_between_comparable_ones(small, tmp_path):
+def test_results_record_their_conditions_and_only_the_model_may_differ_if_comparable(small, tmp_path):
     np.save(tmp_path / "other.npy", np.load(small / "S.npy") * 2)
     fingerprints = []
     for path, protocol in ((small / "S.npy", "paper"), (tmp_path / "other.npy", "paper"), (small / "S.npy", "strict")):
@@ -130,7 +130,7 @@ def test_the_same_input_gives_the_same_bytes(small):
         assert (small / f"one.{suffix}").read_bytes() == (small / f"two.{suffix}").read_bytes()
 
 
-def test_one_row_a_query_says_who_came_first(small):
+def test_each_query_has_a_row_that_names_the_first_item(small):
     found = score(small, "--similarities", small / "S.npy", "--per-query", small / "Q.parquet")
     table = pq.read_table(small / "Q.parquet")
     assert table.column_names == [
@@ -151,7 +151,7 @@ def test_one_row_a_query_says_who_came_first(small):
     assert {row["top1_text"] for row in of_text} <= {f"val/{image}.jpg" for image in range(40)}
 
 
-def test_a_constant_scorer_scores_nothing_under_strict(small, tmp_path):
+def test_a_constant_scorer_has_zero_recall_under_the_strict_protocol(small, tmp_path):
     np.save(tmp_path / "S.npy", np.zeros((40, 402), np.float32))
     found = score(small, "--similarities", tmp_path / "S.npy", "--protocol", "strict")
     for task, variant in ASKED:
@@ -168,7 +168,7 @@ def test_other_precisions_and_the_order_of_columns_are_read(small, tmp_path, con
     assert found == wanted
 
 
-def test_plain_captions_give_the_clean_tasks_alone(small, tmp_path):
+def test_plain_captions_give_only_the_clean_tasks(small, tmp_path):
     items = [{"image": f"{k}.jpg", "caption": [f"caption {k} {j}" for j in range(5)]} for k in range(8)]
     (tmp_path / "captions.json").write_text(json.dumps(items))
     np.save(tmp_path / "S.npy", np.random.default_rng(0).random((8, 40)))
@@ -176,7 +176,7 @@ def test_plain_captions_give_the_clean_tasks_alone(small, tmp_path):
     assert {task: [*variants] for task, variants in found.items()} == {task: ["clean"] for task in TASKS}
 
 
-def test_strict_leaves_out_altered_captions_that_change_nothing(tmp_path):
+def test_the_strict_protocol_excludes_altered_captions_that_change_nothing(tmp_path):
     item = {"image": "a.jpg", "originals": ["A dog.", "A cat."], "altered": ["a dog", "a car"]}
     other = {"image": "b.jpg", "originals": ["One."], "altered": [None]}
     (tmp_path / "own.json").write_text(json.dumps([item, other]))
@@ -213,7 +213,7 @@ def with_value(rows, place, value) -> bytes:
         (lambda s: npy(s)[:5000], "contents: found"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_in_one_line(small, tmp_path, refusal, content_of, said):
+def test_arrays_of_wrong_shapes_are_refused_in_one_line(small, tmp_path, refusal, content_of, said):
     wrong = tmp_path / "S.npy"
     wrong.write_bytes(content_of(np.load(small / "S.npy")))
     outputs = "--per-query", tmp_path / "Q.parquet", "--out", tmp_path / "never.json"
@@ -255,7 +255,7 @@ def noisy_cosines(images, noise):
     return 0.2 + 0.2 * unit[0] @ unit[1].T
 
 
-def test_part_of_a_softmax_is_refused_and_what_may_be_one_is_noted():
+def test_part_of_a_softmax_is_refused_and_a_possible_one_is_noted():
     """The softmax was over twice as many captions as the benchmark has, so rows sum to less than 1."""
     cosines = noisy_cosines(200, 2.0)
     softmax = np.exp(100 * cosines) / np.exp(100 * cosines).sum(1, keepdims=True)
@@ -269,7 +269,7 @@ def test_part_of_a_softmax_is_refused_and_what_may_be_one_is_noted():
 
 @pytest.mark.parametrize("images", [2, 3, 10, 200])
 @pytest.mark.parametrize("noise", [0.5, 2.0])
-def test_cosines_logits_and_probabilities_of_pairs_are_similarities(images, noise):
+def test_cosines_and_logits_and_probabilities_of_pairs_are_accepted_as_similarities(images, noise):
     cosines = noisy_cosines(images, noise)
     sigmoids = 1 / (1 + np.exp(-(200 * cosines - 60)))
     for values in (cosines, cosines.round(3), 100 * cosines, (100 * cosines).round(1), sigmoids, sigmoids.round(3),
@@ -307,7 +307,7 @@ def test_pickled_objects_are_never_loaded(small, tmp_path, refusal):
         ),
     ],
 )
-def test_other_input_is_refused_in_one_line(small, monkeypatch, refusal, options, annotation, said):
+def test_invalid_input_is_refused_in_one_line(small, monkeypatch, refusal, options, annotation, said):
     monkeypatch.chdir(small)
     items = json.loads((small / "same_concept.json").read_text())
     items[7]["caption"].pop()

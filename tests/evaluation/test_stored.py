@@ -87,7 +87,7 @@ def scored(world):
 
 
 @pytest.mark.parametrize("of", ["vectors", "scores"])
-def test_scores_of_exported_inputs_are_those_of_the_model(scored, of):
+def test_scores_of_exported_inputs_match_those_of_the_model(scored, of):
     live, stored = scored["live"], scored[of]
     assert live["fingerprint"]["comparable"] == stored["fingerprint"]["comparable"]
     assert stored["tasks"].keys() == live["tasks"].keys()
@@ -106,7 +106,7 @@ def test_scores_of_exported_inputs_are_those_of_the_model(scored, of):
     assert live["tasks"]["text_to_image"]["mix_0.9"]["fr1"] > 0
 
 
-def test_one_table_with_paired_tests_and_no_section_apart(world, scored):
+def test_stored_and_evaluated_models_share_one_table_with_paired_tests(world, scored):
     folder, *_ = world
     assert main(["report", str(folder / "out"), "--out", str(folder / "report.html")]) == 0
     page, board = ((folder / f"report.{suffix}").read_text() for suffix in ("html", "md"))
@@ -137,7 +137,7 @@ def test_results_of_other_numpy_and_jax_versions_are_compared(world, scored, tmp
     assert verdicts <= {"identical answers", "at chance"} and "identical answers" in verdicts
 
 
-def test_the_same_export_again_writes_only_what_is_missing(world):
+def test_a_repeated_export_writes_only_missing_files(world):
     folder, data, *_ = world
     files = sorted((folder / "inputs" / "images").rglob("*.png"))
     before = {path: path.stat().st_mtime_ns for path in files}
@@ -146,7 +146,7 @@ def test_the_same_export_again_writes_only_what_is_missing(world):
     assert [path for path in files if path.stat().st_mtime_ns != before[path]] == [files[-1]]
 
 
-def test_stored_embeddings_stand_among_the_models_of_evaluate(world, tmp_path):
+def test_evaluate_accepts_stored_embeddings_among_its_models(world, tmp_path):
     folder, data, *_ = world
     sources = [f"embeddings:{folder / 'vectors'}", f"{folder / 'model.py'}:Colours"]
     more = ["--mixed-galleries", "none", "--out", str(tmp_path), "--no-report"]
@@ -154,7 +154,7 @@ def test_stored_embeddings_stand_among_the_models_of_evaluate(world, tmp_path):
     assert read_results(tmp_path / "vectors" / "results.json")["model"] == "vectors"
 
 
-def test_what_embed_writes_is_read(world, tmp_path):
+def test_embeddings_written_by_the_embed_command_are_read(world, tmp_path):
     """The altered file names all captions; without mixed galleries nothing else is asked."""
     folder, *_ = world
     data = ["--images", str(folder / "images")]
@@ -192,7 +192,7 @@ def drop(arrays, kept):
         (lambda a: {"other": a["captions"]}, "arrays: found other; wanted embeddings: .npz"),
     ],
 )  # fmt: skip
-def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
+def test_bad_embeddings_are_reported_in_one_line(world, tmp_path, refusal, change, said):
     _, data, lines, captions = world
     images = np.arange(3 * len(lines), dtype=float).reshape(-1, 3) + 1
     texts = np.arange(3 * len(captions), dtype=float).reshape(-1, 3) + 2
@@ -221,7 +221,7 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
         ),
     ],
 )
-def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, options, said):
+def test_bad_combinations_of_options_are_reported_in_one_line(world, tmp_path, refusal, monkeypatch, options, said):
     _, data, *_ = world
     monkeypatch.chdir(tmp_path)
     Path("clip/img_emb").mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, op
     ("option", "of"),
     [("--similarities", "scores"), pytest.param("--embeddings", "vectors", marks=pytest.mark.thorough)],
 )
-def test_further_files_of_a_folder_add_results_and_changed_ones_are_refused(world, tmp_path, refusal, option, of):
+def test_new_files_in_a_folder_add_results_and_changed_files_are_refused(world, tmp_path, refusal, option, of):
     folder, data, *_ = world
     images, stored = data[:4], tmp_path / of
     if of == "scores":

@@ -66,7 +66,7 @@ def shares_of_pair(row):
 
 
 @pytest.mark.parametrize(("file", "values_of"), [("per_query", hits_of_query), ("pairs", shares_of_pair)])
-def test_counts_of_an_image_are_those_of_its_queries_or_pairs_over_all_seeds(run, counts, file, values_of):
+def test_counts_of_an_image_sum_over_its_queries_or_pairs_and_all_seeds(run, counts, file, values_of):
     sums = sums_by_image(run / f"{file}.parquet", values_of)
     for (task, variant, name, image), (value, count) in sums.items():
         each = counts[task, variant]
@@ -78,7 +78,7 @@ def test_counts_of_an_image_are_those_of_its_queries_or_pairs_over_all_seeds(run
     assert sums["text_to_image", "mix_0.9", "r1" if file == "per_query" else "blind", image][1] == 4
 
 
-def test_hubness_is_a_group_by_of_the_rows_and_has_no_interval(run, counts):
+def test_hubness_can_be_computed_from_the_rows_and_has_no_interval(run, counts):
     results = read_results(run / "results.json")
     frame = pq.read_table(run / "per_query.parquet").to_pandas()
     frame["altered"] = frame.top1_kind.str.endswith("altered")
@@ -93,7 +93,7 @@ def test_hubness_is_a_group_by_of_the_rows_and_has_no_interval(run, counts):
     assert total > 0
 
 
-def test_rows_say_in_typed_columns_what_the_name_of_a_variant_says(run):
+def test_rows_have_typed_columns_for_the_fields_of_a_variant(run):
     frame = pq.read_table(run / "per_query.parquet").to_pandas()
     assert set(frame.benchmark) == {"rococo"} and set(frame.alteration) == set(frame.variant)
     assert frame[["part", "corruption", "severity"]].isna().all(axis=None)

@@ -62,7 +62,7 @@ def printed(monkeypatch):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_no_figure_is_cut(printed, columns):
+def test_no_number_is_truncated(printed, columns):
     text = printed(columns)
     assert set(re.findall(r"(?<![\d.-])\d+\.\d(?![\d-])", text)) >= FIGURES and "…" not in text
     for line in text.splitlines():
@@ -70,7 +70,7 @@ def test_no_figure_is_cut(printed, columns):
         assert re.fullmatch(r"[^.]*?( +[\d.-]+)*", line.rstrip()) or "note" in line, line
 
 
-def test_a_wide_terminal_and_a_file_have_whole_names(printed):
+def test_wide_terminals_and_files_have_complete_names(printed):
     for columns in (200, None):
         text = printed(columns)
         assert text.count(" model ") + text.count("\nmodel ") + text.startswith("model ") == len(METRICS)
@@ -79,7 +79,7 @@ def test_a_wide_terminal_and_a_file_have_whole_names(printed):
         assert "note: a [bracketed] note" in text
 
 
-def test_figures_of_a_column_end_below_one_another(printed):
+def test_numbers_of_a_column_are_right_aligned(printed):
     text = printed(None)
     for title in ("R@1", "95 %", "Brittleness", "Mean per class"):
         lines = text.splitlines()
@@ -101,7 +101,7 @@ def test_notes_name_the_benchmark_and_among_several_models_the_model(capsys):
     assert lines == ["note: valse: only 4 images", "note: a: aro: few"]
 
 
-def test_the_headline_comes_first_and_rows_over_several_parts_are_set_apart(capsys):
+def test_the_headline_comes_first_and_rows_over_several_parts_are_separated(capsys):
     results = result("a", 0)
     task = next(task for task, kind in results["kinds"].items() if kind == "choose")
     results["tasks"][task] = {name: {"ota": 50.0} for name in ("one", "mean", "two", "all")}

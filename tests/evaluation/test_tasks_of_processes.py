@@ -11,7 +11,7 @@ from rococo_jax.runtime import make_mesh
 from tests.support.made_runs import CAPTIONS, IMAGES, made_benchmark, unit
 
 
-def test_each_task_is_scored_by_one_process_and_its_outcome_sent_to_all(monkeypatch):
+def test_each_task_is_scored_by_one_process_and_all_receive_its_outcome(monkeypatch):
     tasks, rng = made_benchmark().tasks[:4], np.random.default_rng(0)
     sizes = {ORIGINALS: IMAGES, TEXTS: 3 * CAPTIONS, "mix_0.9_seed1": IMAGES, "mix_0.9_seed10": IMAGES}
     embeddings = Embeddings({name: unit(rng.normal(size=(rows, 16))) for name, rows in sizes.items()})

@@ -30,7 +30,7 @@ def runs(monkeypatch):
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_model_is_one_run_with_every_number_and_interval_and_again_the_same_run(name, runs, tmp_path):
+def test_a_model_is_tracked_as_one_run_with_every_number_and_interval(name, runs, tmp_path):
     results = json.loads((make_run(tmp_path, "a", 1.2) / "results.json").read_text(encoding="utf-8"))
     for _ in range(2):
         log_results(read_tracker(f"{name}:robust"), results)
@@ -47,7 +47,7 @@ def test_a_model_is_one_run_with_every_number_and_interval_and_again_the_same_ru
     assert runs[2][identity] != runs[0][identity] and "a" in runs[0]["name"]
 
 
-def test_an_unknown_tracker_and_one_that_is_not_installed_are_refused(monkeypatch, expect_refusal, tmp_path):
+def test_unknown_and_missing_trackers_are_refused(monkeypatch, expect_refusal, tmp_path):
     refused(
         "log: tracker: found 'tensorboard:x'; wanted wandb:PROJECT or trackio:PROJECT", read_tracker, "tensorboard:x"
     )

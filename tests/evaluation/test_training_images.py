@@ -68,7 +68,7 @@ def evaluate(model, data, out, *more):
     return main([*words, "--no-cache", "--no-report", *more])
 
 
-def test_seen_items_are_marked_and_told_apart(data, names, tmp_path, capsys):
+def test_items_on_training_images_are_marked_and_counted_separately(data, names, tmp_path, capsys):
     model = make_model(tmp_path / "model", images_of(data, names[:3]))
     assert evaluate(model, data, tmp_path / "out") == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -84,7 +84,7 @@ def test_seen_items_are_marked_and_told_apart(data, names, tmp_path, capsys):
     assert "3 of the 8 images of sugarcrepe" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
-def test_a_variant_over_parts_without_seen_items_has_all_of_their_parts(data, names, tmp_path):
+def test_a_variant_over_unseen_items_includes_parts_without_seen_items(data, names, tmp_path):
     (tmp_path / "coco").symlink_to(data / "coco")
     (tmp_path / "sugar_crepe").mkdir()
     items = json.loads((data / "sugar_crepe" / "swap_att.json").read_text())
@@ -107,7 +107,7 @@ def test_a_variant_over_parts_without_seen_items_has_all_of_their_parts(data, na
     assert sizes["all/unseen"]["items"] == 2 * (ITEMS - len(on_seen))
 
 
-def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys):
+def test_models_without_overlap_pass_and_models_with_unknown_training_images_do_not(data, tmp_path, capsys):
     other = make_model(tmp_path / "other", TrainingImages(frozenset({"0" * 16})))
     assert evaluate(other, data, tmp_path / "out", "--require-clean") == 0
     assert "swap_att/unseen" not in json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]["sugarcrepe"]
@@ -116,7 +116,7 @@ def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys
     assert "found not known" in capsys.readouterr().err
 
 
-def test_an_incomplete_list_is_noted_and_refused_on_its_own_images_alone(data, names, tmp_path, capsys):
+def test_an_incomplete_list_is_noted_and_refused_only_on_its_images(data, names, tmp_path, capsys):
     """Report that a model that was started from one of elsewhere may have more training images than its list."""
     known = images_of(data, names[:3])
     model = make_model(tmp_path / "model", TrainingImages(known.keys, complete=False))
@@ -137,7 +137,7 @@ def test_an_incomplete_list_is_noted_and_refused_on_its_own_images_alone(data, n
     "source",
     ["{}/model", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("{}@latest", "{}/checkpoints/1"))],
 )
-def test_a_run_is_refused_on_its_images_alone(source, data, names, tmp_path, capsys):
+def test_a_run_is_refused_only_on_its_training_images(source, data, names, tmp_path, capsys):
     """Trained on other images it passes; where one of them is the benchmark's, it is refused by every name."""
     for run in ("clean", "seen"):
         world = write_world(tmp_path / f"{run}_data", [random_captions(2, seed=number) for number in range(8)])
@@ -152,7 +152,7 @@ def test_a_run_is_refused_on_its_images_alone(source, data, names, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_a_trained_model_keeps_the_images_that_its_start_had_seen(data, names, tmp_path):
+def test_a_trained_model_keeps_the_training_images_of_its_starting_model(data, names, tmp_path):
     """Residual heads make a new encoder, which must not forget them."""
     before = TrainingImages(frozenset({"0" * 16}))
     make_model(tmp_path / "start", before)
@@ -174,7 +174,7 @@ def test_images_inside_a_table_are_known_after_training(tmp_path):
     assert source_images(source).images.contains(["b.jpg"], [digest]).tolist() == [True]
 
 
-def test_an_image_is_known_by_its_bytes_or_its_number_in_coco(data, names, tmp_path):
+def test_a_training_image_is_recognised_by_its_bytes_or_its_coco_number(data, names, tmp_path):
     known = images_of(data, names[:1])
     others = [f"val2014/COCO_val2014_{names[0]}", names[1], "x.jpg"]
     assert known.contains(others, ["0" * 64] * 3).tolist() == [True, False, False]

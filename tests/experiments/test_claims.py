@@ -24,7 +24,7 @@ def runs_without_images(claims, values):
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.4, 1.5, -0.9])
-def test_equivalence_is_two_one_sided_welch_tests_where_images_add_no_variance(claims, shift):
+def test_equivalence_uses_two_one_sided_welch_tests_if_images_add_no_variance(claims, shift):
     generator = np.random.default_rng(0)
     a, b, margin = generator.normal(shift, 0.5, 10), generator.normal(0.0, 0.8, 10), 1.0
     p = claims.equivalence_p(runs_without_images(claims, a), runs_without_images(claims, b), margin)

@@ -19,7 +19,7 @@ def script(experiment):
     return experiment("defence_folds")
 
 
-def test_every_image_is_held_out_once_and_no_fold_trains_on_it(tmp_path, monkeypatch):
+def test_every_image_is_held_out_once_and_its_fold_does_not_train_on_it(tmp_path, monkeypatch):
     data, out = tmp_path / "data", tmp_path / "folds"
     names = [f"val2014/{number}.jpg" for number in range(12)]
     for name in names:
@@ -38,7 +38,7 @@ def test_every_image_is_held_out_once_and_no_fold_trains_on_it(tmp_path, monkeyp
     assert sorted(held_out) == sorted(names)
 
 
-def test_the_ratio_covers_seeds_as_a_bootstrap_of_each_arm_does(script):
+def test_the_interval_of_the_ratio_matches_a_bootstrap_over_seeds_of_each_arm(script):
     generator = np.random.default_rng(2)
     a, b = generator.normal(12.0, 1.0, 10), generator.normal(30.0, 1.0, 10)
     runs = [script.Runs(values, np.tile(values, (4000, 1))) for values in (a, b)]
@@ -50,7 +50,7 @@ def test_the_ratio_covers_seeds_as_a_bootstrap_of_each_arm_does(script):
     assert [low, high] == pytest.approx([ratio * (1 - 1.96 * relative), ratio * (1 + 1.96 * relative)], rel=0.01)
 
 
-def test_folds_are_one_run_whose_images_are_in_order(script):
+def test_folds_are_joined_into_one_run_with_images_in_order(script):
     folds = [
         Counts.of_rows({"r1": np.array(hits)}, np.arange(2), [metric_of("r1")]).with_unit_names(np.array(names, object))
         for hits, names in (([1.0, 0.0], ["b", "d"]), ([0.0, 1.0], ["a", "c"]))

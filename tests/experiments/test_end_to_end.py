@@ -29,14 +29,14 @@ def inserted_words(lexicon, items, variants):
     return {lexicon.find(each["new"]).name for each in records}
 
 
-def test_training_never_inserts_a_held_out_noun_and_the_test_inserts_nothing_else(script, scenes):
+def test_training_never_inserts_held_out_nouns_and_the_test_inserts_only_them(script, scenes):
     training = Lexicon.from_json(script.training_lexicon())
     assert not inserted_words(training, scenes, script.VARIANTS) & script.HELD_OUT
     unseen = inserted_words(script.lexicon_of(script.HELD_OUT, "unseen"), scenes, script.VARIANTS)
     assert unseen and unseen <= script.HELD_OUT
 
 
-def test_nouns_of_captions_are_replaced_by_nouns_of_captions_that_change_the_meaning(script, scenes):
+def test_nouns_of_captions_are_replaced_by_other_nouns_that_change_the_meaning(script, scenes):
     known = Lexicon.from_json(script.demo_lexicon_with(script.nouns_of_captions().__contains__))
     inserted = inserted_words(known, scenes, script.VARIANTS)
     assert inserted and inserted <= script.nouns_of_captions()

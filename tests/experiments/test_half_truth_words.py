@@ -28,7 +28,7 @@ def prepared(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("variant", ["same_concept", "diff_concept"])
-def test_the_lexicon_leaves_out_the_objects_and_changes_no_other_replacement(script, prepared, variant):
+def test_the_lexicon_excludes_the_objects_and_keeps_all_other_replacements(script, prepared, variant):
     lexicons = shipped_lexicon(), read_lexicon(prepared / "held.json")
     objects = {noun.name for word in script.ADDED_OBJECTS if (noun := lexicons[0].find(word))}
     assert len(objects) == 49
@@ -46,7 +46,7 @@ def test_the_lexicon_leaves_out_the_objects_and_changes_no_other_replacement(scr
     assert left_out > 0
 
 
-def test_an_item_is_a_caption_and_the_same_caption_with_a_detail(prepared):
+def test_an_item_consists_of_a_caption_with_and_without_a_detail(prepared):
     items = [json.loads(line) for line in (prepared / "data/choices/items.jsonl").read_text().splitlines()]
     assert {item["part"] for item in items} == {"object", "attribute", "first"}
     for item in items:

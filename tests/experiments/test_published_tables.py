@@ -40,7 +40,7 @@ def test_stars_mark_the_differences_that_holm_rejects(script, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["published", "balanced_and_mixed", "choices", "transfer"])
-def test_the_stars_of_the_pages_are_those_of_holm(script, name, tmp_path):
+def test_stars_on_pages_match_the_correction_of_holm(script, name, tmp_path):
     kept = RESEARCH / f"defences_{name}.csv"
     copy = tmp_path / kept.name
     copy.write_bytes(kept.read_bytes())
@@ -48,7 +48,7 @@ def test_the_stars_of_the_pages_are_those_of_holm(script, name, tmp_path):
     assert read(copy) == read(kept) and 0 < stars < tests
 
 
-def test_the_published_intervals_over_folds_are_those_of_student(script):
+def test_the_published_intervals_over_folds_match_the_t_distribution(script):
     for row in read(RESEARCH / "defence_folds.csv"):
         folds = np.array([float(row[f"fold {number}"]) for number in range(5)])
         half = stats.t.ppf(0.975, 4) * folds.std(ddof=1) / np.sqrt(5)
@@ -64,7 +64,7 @@ def test_draws_contain_complete_families(script):
         assert drawn[0] + drawn[1] + drawn[3] == 3
 
 
-def test_correlations_over_families_are_those_of_the_checkpoints(script):
+def test_partial_correlations_of_checkpoints_match_the_published_table(script):
     columns = {"image_to_text": "coco_i2t", "text_to_image": "coco_t2i", "mmvp": "mmvp_vlm"}
     kept = {}
     for row in read(RESEARCH / "population_published.csv"):

@@ -29,7 +29,7 @@ def ties(experiment):
     return experiment("ties")
 
 
-def test_recall_follows_its_definition_image_by_image(words):
+def test_recall_follows_its_definition_for_each_image(words):
     images, owner = unit(20, 8), np.repeat(np.arange(20), 3)
     captions, altered = images[owner] + 1.2 * unit(60, 8), images[:15] + 1.2 * unit(15, 8)
     outcome = words.recall(images, captions, altered, owner)
@@ -43,7 +43,7 @@ def test_recall_follows_its_definition_image_by_image(words):
     assert 0 < outcome["fr1"].sum() < 20 and outcome["r1"].sum() < outcome["clean"].sum()
 
 
-def test_grounding_against_the_nearest_counts_those_images_only(words):
+def test_grounding_against_nearest_images_counts_only_those_images(words):
     features, preferences = GENERATOR.normal(size=(9, 4)), GENERATOR.integers(0, 3, (5, 9)).astype(float)
     matching = np.array([0, 1, 1, 3, 5])
     nearest = words.order_by_distance(features, 6)
@@ -61,7 +61,7 @@ def test_grounding_against_the_nearest_counts_those_images_only(words):
             assert shares[pair] == pytest.approx(np.mean(wins))
 
 
-def test_the_same_captions_are_altered_at_other_words(words, experiment):
+def test_each_strategy_alters_the_same_captions_at_another_word(words, experiment):
     world = experiment("worlds").World(
         items=[words_of("a dog near a tree", "a cat"), words_of("a bird on a boat with a flower")],
         files=[], lexicon=demo_lexicon(), influence_model="", models={}, training_captions=[],
@@ -95,7 +95,7 @@ def test_a_universal_text_is_chosen_on_one_half_and_tested_on_the_other(hubs):
     assert hubs.beaten_by_chosen_text(beats, ~half).tolist() == [False, False, False]
 
 
-def test_a_search_of_lists_finds_the_nouns_that_beat_most_images(hubs):
+def test_a_search_over_lists_finds_the_nouns_that_fool_most_images(hubs):
     class Texts:
         """A text's vector counts its nouns; the images are drawn to two of them."""
 
@@ -120,13 +120,13 @@ def test_the_largest_hub_is_first_for_most_queries(hubs):
     assert hubs.skewness(scores) == pytest.approx(stats.skew(counts))
 
 
-def test_a_tie_counts_by_the_rule(ties):
+def test_ties_count_as_defined_by_the_protocol(ties):
     outcome = ties.count(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 1.0]))
     assert [outcome[rule].tolist() for rule in ("first", "half", "strict")] == [[1, 1, 0], [1, 0.5, 0], [1, 0, 0]]
 
 
 @pytest.mark.parametrize("dtype, bits", [(torch.bfloat16, 8), (torch.float16, 11)])
-def test_scores_in_16_bits_have_16_bits_and_those_of_stored_embeddings_have_not(ties, dtype, bits):
+def test_scores_computed_in_16_bits_are_rounded_and_those_of_stored_embeddings_are_not(ties, dtype, bits):
     images, texts = unit(200, 64).astype(np.float32), unit(200, 64).astype(np.float32)
     exact = (images * texts).sum(axis=1)
     kept = ties.scores(images, texts, (dtype, dtype, dtype))
@@ -140,7 +140,7 @@ def test_scores_in_16_bits_have_16_bits_and_those_of_stored_embeddings_have_not(
     assert ties.scores(images, texts, (torch.float32,) * 3) == pytest.approx(exact, abs=1e-6)
 
 
-def test_intervals_are_those_of_a_bootstrap_over_images(experiment):
+def test_intervals_match_a_bootstrap_over_images(experiment):
     counts = GENERATOR.integers(1, 6, 300).astype(float)
     sums = GENERATOR.binomial(counts.astype(int), 0.3).astype(float)
     value, low, high = experiment("worlds").mean_over_images(np.append(sums, 0.0), np.append(counts, 0.0))
@@ -152,7 +152,7 @@ def test_intervals_are_those_of_a_bootstrap_over_images(experiment):
     assert [low, high] == pytest.approx([100 * theirs.low, 100 * theirs.high], abs=0.3)
 
 
-def test_bindings_are_adjectives_of_nouns_and_relations_of_two(experiment):
+def test_bindings_consist_of_adjectives_of_nouns_and_relations_between_nouns(experiment):
     bindings_of, lexicon = experiment("bindings").bindings_of, demo_lexicon()
     assert bindings_of("a red dog behind a small tree", lexicon) == {
         ("red", "dog"), ("small", "tree"), ("dog", "behind", "tree"),
@@ -163,7 +163,7 @@ def test_bindings_are_adjectives_of_nouns_and_relations_of_two(experiment):
     }  # fmt: skip
 
 
-def test_a_side_is_seen_if_training_has_all_of_its_own_bindings(experiment):
+def test_a_text_counts_as_seen_if_training_contains_all_its_distinct_bindings(experiment):
     bindings, ties = experiment("bindings"), experiment("ties")
     training = ["a red dog on a boat", "a tree behind a cat", "a blue bird"]
     pairs = [

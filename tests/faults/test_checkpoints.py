@@ -127,5 +127,5 @@ OWN = [
 
 @pytest.mark.slow
 @each_of([*FOREIGN, *OWN])
-def test_checkpoints(fault, world, capsys):
+def test_damaged_checkpoints_are_reported_in_one_line(fault, world, capsys):
     fault.check(world, capsys)

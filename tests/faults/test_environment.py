@@ -32,7 +32,7 @@ def _has_results(world):
     Fault("two models, one with a 300-letter name", undamaged, "name: found 300 letters", _named(LONG, "other")),
     Fault("a name of an output file", undamaged, "name: found 'journal.jsonl'", _named("journal.jsonl", "other")),
 ])  # fmt: skip
-def test_names(fault, world, capsys):
+def test_names_of_models_are_accepted_or_refused_in_one_line(fault, world, capsys):
     fault.check(world, capsys)
 
 
@@ -45,7 +45,7 @@ def sigint_as_usual():
 
 
 @pytest.mark.parametrize("then", ["raise ImportError('an error while initializing')", "return default_config()"])
-def test_an_interruption_is_130_whatever_code_makes_of_it(then, sigint_as_usual, tmp_path, capsys):
+def test_an_interruption_ends_with_code_130_even_if_other_code_catches_it(then, sigint_as_usual, tmp_path, capsys):
     (tmp_path / "config.py").write_text(
         "import os, signal, time\nfrom rococo_jax.training.config import default_config\ndef get_config():\n"
         "    try:\n        os.kill(os.getpid(), signal.SIGINT)\n        time.sleep(5)\n"
@@ -59,7 +59,7 @@ def test_an_interruption_is_130_whatever_code_makes_of_it(then, sigint_as_usual,
 
 
 @pytest.mark.parametrize("imported", ["rococo_jax.errors", "rococo_jax.cli.score", "numpy"])
-def test_sigint_while_libraries_are_imported_is_one_line_and_130(imported, world):
+def test_sigint_during_imports_prints_one_line_and_ends_with_code_130(imported, world):
     """Interrupt the imports of the command line, of the command and of its dependencies."""
     code = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

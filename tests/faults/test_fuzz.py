@@ -104,6 +104,6 @@ INFLUENCES = [None, [[], None], [1e39, None], [float("inf"), 0.1], [0.1, "0.1"],
 
 
 @pytest.mark.parametrize("influence", INFLUENCES, ids=repr)
-def test_an_influence_that_is_no_number_is_refused(tmp_path, influence):
+def test_an_influence_that_is_not_a_number_is_refused(tmp_path, influence):
     (tmp_path / "influence.jsonl").write_text(json.dumps({**INFLUENCE, "influence": influence}) + "\n")
     refused("words of line 1: found the influence", read_influence_table, tmp_path / "influence.jsonl")

@@ -59,7 +59,7 @@ def _open_choices(name: str, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_changed_values_of_a_benchmark(name, tmp_path_factory):
+def test_changed_values_of_a_benchmark_are_read_or_refused(name, tmp_path_factory):
     form, folder = FORMS[name], tmp_path_factory.mktemp(name)
     write(form, folder)
     _open_choices(name, folder)
@@ -78,7 +78,7 @@ def test_changed_values_of_a_benchmark(name, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["crepe", "winoground", "cola", "imagecode"])
-def test_changed_bytes_of_a_benchmark(name, tmp_path_factory):
+def test_changed_bytes_of_a_benchmark_are_read_or_refused(name, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     write(FORMS[name], folder)
     fuzz.check(folder / FORMS[name].file, lambda path: _open_choices(name, folder), changed_bytes)
@@ -185,7 +185,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_changed_bytes(name, tmp_path_factory):
+def test_changed_bytes_are_read_or_refused(name, tmp_path_factory):
     file, make, read = KINDS[name]
     path = tmp_path_factory.mktemp("kind") / file
     make(path)
@@ -198,7 +198,7 @@ def _pickled(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_a_pickle_of_any_bytes_in_a_zip_archive(tmp_path):
+def test_a_pickle_of_any_bytes_in_a_zip_archive_is_read_or_refused(tmp_path):
     @FUZZ
     @given(st.binary(max_size=300))
     def check(content):
@@ -222,14 +222,14 @@ def test_a_row_of_a_run_without_a_value_is_refused(name, tmp_path):
     refused(f"{name}: found 1 rows without one", read_counts, tmp_path / "rows.parquet", OF_ROWS)
 
 
-def test_names_stored_as_bytes_are_texts(tmp_path):
+def test_names_stored_as_bytes_are_read_as_texts(tmp_path):
     path = tmp_path / "rows.parquet"
     _table(path, ROWS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
     counts = read_counts(path, OF_ROWS)["t2i", "danger"]
     assert counts.units.tolist() == ["a.jpg", "b.jpg"] and counts.on(counts.units)[:, :2].tolist() == [[1, 0], [1, 1]]
 
 
-def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
+def test_a_field_name_that_is_not_a_text_is_refused(tmp_path):
     path = tmp_path / EXAMPLES
     _examples(path)
     # Arrow's schema is kept in base64 as well, and Parquet's own names are read without it.
@@ -242,7 +242,7 @@ def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
     refused("contents", read_examples, tmp_path)
 
 
-def test_a_header_that_is_no_python_is_refused(tmp_path):
+def test_a_header_that_is_not_valid_python_is_refused(tmp_path):
     path = tmp_path / "logits.npy"
     np.save(path, np.eye(3))
     path.write_bytes(path.read_bytes().replace(b"<f8", b"<,8"))
@@ -250,19 +250,19 @@ def test_a_header_that_is_no_python_is_refused(tmp_path):
         refused(r"logits\.npy: contents", read, path)
 
 
-def test_braces_in_a_folder_of_images_are_its_name(tmp_path):
+def test_names_of_image_folders_may_contain_braces(tmp_path):
     (tmp_path / "Questions.csv").write_text("Question ID,Type,Statement\n1,{a} b},one\n2,{a} b},two\n")
     _, (record,) = two_by_two.mmvp_records(tmp_path / "Questions.csv")
     (item,) = two_by_two.mmvp_items(record)
     assert [image.file for image in item.images] == ["{a} b}/1.jpg", "{a} b}/2.jpg"]
 
 
-def test_stored_vectors_beyond_float32_are_refused(tmp_path):
+def test_stored_embeddings_beyond_float32_are_refused(tmp_path):
     for side in ("image", "caption"):
         _table(tmp_path / f"{side}.parquet", {side: ["a", "b"], "embedding": [[1.0, 1e300], [2.0, 1.0]]})
     refused("row 0: found NaN or infinite", StoredEmbeddings, tmp_path)
 
 
-def test_a_reader_that_raises_another_error_is_found():
+def test_the_fuzz_test_finds_a_reader_that_raises_another_error():
     with pytest.raises(AssertionError, match="KeyError"):
         refuses(lambda: {}["x"])

@@ -98,5 +98,5 @@ SCORES = [
 
 
 @each_of([*IMAGES, *ANNOTATIONS, *SCORES])
-def test_inputs(fault, world, capsys):
+def test_damaged_inputs_are_reported_in_one_line(fault, world, capsys):
     fault.check(world, capsys)

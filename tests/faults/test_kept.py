@@ -46,7 +46,7 @@ def _of_fewer_rows(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_flipped, _of_fewer_rows, None], ids=["flipped", "fewer rows", "another's"])
-def test_a_part_that_was_changed_or_is_of_another_key_is_not_used(damage, tmp_path):
+def test_a_cached_part_that_was_changed_or_has_another_key_is_not_used(damage, tmp_path):
     cache = EmbeddingCache(tmp_path)
     keys = [cache.key({}, [name]) for name in (b"one", b"other")]
     for number, key in enumerate(keys):
@@ -143,5 +143,5 @@ KEPT = [
 
 @pytest.mark.slow
 @each_of([*CACHE, *KEPT])
-def test_kept(fault, world, capsys):
+def test_damaged_caches_and_stored_files_are_reported_or_replaced(fault, world, capsys):
     fault.check(world, capsys)

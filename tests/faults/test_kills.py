@@ -25,7 +25,7 @@ def _files(world: World) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", [*WRITERS, *DEARER])
-def test_a_writer_that_was_killed_gives_the_same_bytes_when_run_again(name, world, pristine, capsys):
+def test_a_killed_writer_gives_the_same_bytes_when_it_runs_again(name, world, pristine, capsys):
     shutil.rmtree(world / "cache")
     operations = watched(world.root, lambda number: None, lambda: world.run(name, out="made"))
     expected = _files(world)

@@ -38,7 +38,7 @@ class Levels:
 
 
 @pytest.mark.parametrize("count", [480, pytest.param(20_000, marks=pytest.mark.thorough)])
-def test_embedding_many_images(count, world):
+def test_embedding_many_images_does_not_leak_memory_or_files_or_threads(count, world):
     encoder, cache, levels = load_model(world / "model"), EmbeddingCache(world / "of many"), Levels()
     step = count // 10
     for start in range(0, count, step):
@@ -50,7 +50,7 @@ def test_embedding_many_images(count, world):
 
 
 @pytest.mark.thorough
-def test_training_two_thousand_steps(world, monkeypatch):
+def test_training_two_thousand_steps_does_not_leak_memory_or_files_or_threads(world, monkeypatch):
     monkeypatch.chdir(world.root)
     overrides = ("steps=2000", "log.every=50", "checkpoint.every=200")
     config, levels = read_config(world / "config.py", [f"config.{each}" for each in overrides]), Levels()

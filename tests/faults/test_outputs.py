@@ -56,7 +56,7 @@ OUTPUTS = [
 
 
 @each_of(OUTPUTS)
-def test_outputs(fault, world, capsys):
+def test_unusable_outputs_are_refused_without_writing_files(fault, world, capsys):
     _places(world)
     before = {*world.root.rglob("*")}
     fault.check(world, capsys)
@@ -104,7 +104,7 @@ def test_nothing_is_written_to_a_url_from_python(write, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_cache_folder_is_no_url(monkeypatch):
+def test_a_url_as_cache_folder_is_refused(monkeypatch):
     monkeypatch.setenv("ROCOCO_CACHE", "gs://bucket/cache")
     refused("gs://bucket/cache: ROCOCO_CACHE: found a URL", cache_folder)
 
@@ -117,13 +117,13 @@ def test_the_cache_folder_is_no_url(monkeypatch):
         ({"HOME": "/c"}, "/c/.cache/rococo_jax"),
     ],
 )
-def test_the_cache_is_in_a_folder_of_its_own_among_those_of_other_programs(variables, folder, monkeypatch):
+def test_the_cache_has_a_separate_folder_among_those_of_other_programs(variables, folder, monkeypatch):
     for name in ("ROCOCO_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, variables.get(name, ""))
     assert str(cache_folder()) == folder
 
 
-def test_a_user_without_a_home_has_a_cache_folder_in_which_nothing_is_kept(monkeypatch):
+def test_nothing_is_cached_for_a_user_without_a_home_folder(monkeypatch):
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -153,7 +153,7 @@ def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world,
     assert not list((world / "packed").glob("*.tar"))
 
 
-def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, caplog, monkeypatch):
+def test_a_checkpoint_that_cannot_be_written_is_reported_in_one_line_and_leaves_no_files(tmp_path, caplog, monkeypatch):
     """A real error of the file system, in the thread that writes."""
     (tmp_path / "run/7.orbax-checkpoint-tmp/state").mkdir(parents=True)
     noise = jax.random.normal(jax.random.key(0), (100, 1000))
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["embed", pytest.param("train", marks=pytest.mark.thorough)])
-def test_what_a_failed_read_reports_later_is_not_printed(command, world):
+def test_later_reports_of_threads_after_a_failed_read_are_not_printed(command, world):
     """In a process of its own, whose threads and tasks end after the one line of the error."""
     if command == "train":
         world.run("train", "--config.steps=1", out="run")
@@ -194,7 +194,7 @@ def test_what_a_failed_read_reports_later_is_not_printed(command, world):
     assert re.match(r"rococo: .*: (parameters|state): found (?!Encountered).*; wanted ", lines[0])
 
 
-def test_other_errors_that_no_code_can_catch_are_still_printed(monkeypatch):
+def test_other_uncaught_errors_of_threads_are_still_printed(monkeypatch):
     printed = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(str(unraisable.exc_value)))
     model_directory._hide_late_errors.__wrapped__()
@@ -204,7 +204,7 @@ def test_other_errors_that_no_code_can_catch_are_still_printed(monkeypatch):
 
 
 @pytest.mark.parametrize("number", further([errno.ENOSPC, None], [errno.ENOSPC]))
-def test_a_cache_that_cannot_be_written_is_left_out(number, world, monkeypatch, capsys):
+def test_an_evaluation_continues_without_a_cache_that_cannot_be_written(number, world, monkeypatch, capsys):
     """The embedding cache on a full disk, or on a read-only file system."""
 
     def nothing(path):

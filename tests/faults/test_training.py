@@ -40,7 +40,7 @@ FILES = [
     ("optimizer.tower_lr_scale", -1.0), ("data.workers", -1), ("data.prefetch", -1), ("eval.every", 1),
     ("init.residual_head_width", -1), ("optimizer.learning_rate", float("nan")),
 ])  # fmt: skip
-def test_config_values(key, value):
+def test_config_values_out_of_range_are_refused(key, value):
     """Values out of range; `optimizer.grad_clip_norm=0` is none: it says that nothing is clipped."""
     config = default_config()
     check_config(config)
@@ -111,7 +111,7 @@ RESUMED = [
 
 
 @each_of(FILES)
-def test_files(fault, world, capsys):
+def test_bad_files_of_a_training_run_are_reported_in_one_line(fault, world, capsys):
     fault.check(world, capsys)
 
 
@@ -129,6 +129,6 @@ def stopped(pristine, tmp_path_factory):
 
 @pytest.mark.slow
 @each_of(RESUMED)
-def test_resumed(fault, world, stopped, capsys):
+def test_damaged_files_of_a_stopped_run_are_reported_in_one_line(fault, world, stopped, capsys):
     shutil.copytree(stopped, world / "workdir")
     fault.check(world, capsys)

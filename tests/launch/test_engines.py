@@ -60,7 +60,7 @@ def test_jobset_has_the_fields_of_its_schema():
             assert pods["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_kubernetes_takes_the_jobs_of_jobset():
+def test_jobs_of_the_jobset_are_valid_for_kubernetes():
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     for document in jobsets():
         for replicated in document["spec"]["replicatedJobs"]:
@@ -68,7 +68,7 @@ def test_kubernetes_takes_the_jobs_of_jobset():
             kubernetes_validate.validate(job, "1.34", strict=True)
 
 
-def test_skypilot_takes_its_file():
+def test_skypilot_accepts_its_file():
     sky = pytest.importorskip("sky")
     task = sky.Task.from_yaml(str(LAUNCH / "skypilot.yaml"))
     (resources,) = task.resources
@@ -95,7 +95,7 @@ SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]])
 
 
 @pytest.mark.parametrize("engine", further(ENGINES, ["slurm", "jobset-gpu"]))
-def test_processes_find_their_group_and_the_command(tmp_path, engine):
+def test_every_process_receives_its_group_and_its_command(tmp_path, engine):
     """A stand-in for `rococo` shows the environment that it gets."""
     words = ["train", "--config=scenes_tiny", f"--workdir={tmp_path}/run", "--config.steps=3"]
     job = ENGINES[engine](words, 2, tmp_path, [sys.executable, "-c", SHOW])
@@ -113,7 +113,7 @@ def test_processes_find_their_group_and_the_command(tmp_path, engine):
 
 
 @pytest.mark.parametrize("engine", further(["jobset-gpu", "jobset-tpu", "skypilot"], ["skypilot"]))
-def test_files_start_a_run_that_the_command_accepts(tmp_path, engine):
+def test_launch_files_without_arguments_start_a_valid_run(tmp_path, engine):
     """Without other words they train with a config that comes with the project, whose keys exist."""
     (output,) = outputs_of(ENGINES[engine]([], 1, tmp_path, [sys.executable, "-c", SHOW]).processes)
     _, words = json.loads(output)
@@ -122,7 +122,7 @@ def test_files_start_a_run_that_the_command_accepts(tmp_path, engine):
     assert read_config(run.config, run.overrides).data.order == "shards"
 
 
-def test_xpk_starts_on_tpus_a_group_that_jax_finds(tmp_path):
+def test_xpk_leaves_the_detection_of_tpu_groups_to_jax(tmp_path):
     ((command, environment),) = engines.xpk(["train"], 1, tmp_path, [sys.executable, "-c", SHOW]).processes
     environment = {key: value for key, value in environment.items() if key not in ("NNODES", "NODE_RANK")}
     shown, _ = json.loads(subprocess.check_output(command, env=environment))
@@ -130,13 +130,13 @@ def test_xpk_starts_on_tpus_a_group_that_jax_finds(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--cluster", "c"], ["--", "train", "--config.data.images=it's"]])
-def test_xpk_refuses_what_its_manifest_cannot_hold(words):
+def test_the_xpk_script_refuses_words_that_its_manifest_cannot_contain(words):
     done = subprocess.run(["sh", LAUNCH / "xpk.sh", *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and "found" in done.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_stopped_run_is_started_again_and_bad_input_is_not(tmp_path, engine):
+def test_stopped_runs_are_restarted_and_bad_input_is_not(tmp_path, engine):
     restarts = ENGINES[engine](["train", "--config=scenes_tiny"], 1, tmp_path, ["true"]).restarts
     assert restarts([0, 0] if engine == "slurm" else [75, 0])
     # Bad input; a loss that diverged.
@@ -144,7 +144,7 @@ def test_a_stopped_run_is_started_again_and_bad_input_is_not(tmp_path, engine):
 
 
 @pytest.mark.parametrize("shell", further(["sh", "bash"], ["sh"]))
-def test_a_run_that_sigterm_ended_well_is_to_be_started_again(shell):
+def test_a_run_that_sigterm_stopped_requests_a_restart(shell):
     script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(int(sys.argv[1])))\n"
     # In short sleeps: a signal that comes between the print and the sleep does not wake it.
     script += "print('ready', flush=True)\nwhile sys.argv[2]: time.sleep(0.05)\nsys.exit(int(sys.argv[1]))"
@@ -165,7 +165,7 @@ def test_a_run_that_sigterm_ended_well_is_to_be_started_again(shell):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_that_loses_a_host_or_is_stopped_resumes_under_every_engine(tmp_path, monkeypatch):
+def test_a_run_resumes_under_every_engine_after_losing_a_host_or_being_stopped(tmp_path, monkeypatch):
     """One run of two processes: each engine resumes the run of the one before, and loses a process or is stopped."""
     monkeypatch.setenv("ROCOCO_TIMEOUT", "20")  # for processes that have lost another
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image

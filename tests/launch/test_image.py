@@ -15,7 +15,7 @@ from tests.support.launchers import LAUNCH, check_by
 from tests.support.paths import CHECKOUT
 
 
-def test_dockerfile_passes_hadolint_and_copies_what_is_there():
+def test_the_dockerfile_passes_hadolint_and_copies_only_existing_files():
     check_by("hadolint", LAUNCH / "Dockerfile")
     lines = (LAUNCH / "Dockerfile").read_text().splitlines()
     ignored = (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines()
@@ -32,7 +32,7 @@ def test_dockerfile_passes_hadolint_and_copies_what_is_there():
     assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
 
 
-def test_image_installs_the_pinned_requirements_of_its_accelerator(tmp_path):
+def test_the_image_installs_the_pinned_requirements_of_its_accelerator(tmp_path):
     """The line that prints the requirements, run as the image runs it."""
     text = (LAUNCH / "Dockerfile").read_text()
     (line,) = re.findall(r'^RUN (python -c "[^"]+") > requirements.txt', text.replace("\\\n", ""), re.MULTILINE)
@@ -43,7 +43,7 @@ def test_image_installs_the_pinned_requirements_of_its_accelerator(tmp_path):
     assert "--constraint constraints.txt --requirement requirements.txt" in text
 
 
-def test_constraints_pin_what_the_image_installs():
+def test_constraints_pin_every_package_that_the_image_installs():
     lines = (LAUNCH / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if "==" in line)
     pins = {canonicalize_name(name): version for name, version in pins.items()}

@@ -31,7 +31,7 @@ def programs(tmp_path, monkeypatch):
     return put
 
 
-def test_hash_is_of_the_config_and_of_what_the_overrides_come_to():
+def test_the_hash_depends_on_the_config_and_on_the_final_values_of_overrides():
     assert config_hash("--config.steps=3", "--config.seed=1") == config_hash("--config.seed=1", "--config.steps=3")
     assert config_hash("--config.steps=9", "--config.steps=3") == config_hash("--config.steps=3")
     assert len({config_hash(), config_hash("--config.steps=3"), config_hash("--config.steps=4")}) == 3
@@ -54,7 +54,7 @@ def test_a_sweep_is_launched_like_a_run():
 
 
 @pytest.mark.parametrize("coordinator", ["first-host", "auto"])
-def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
+def test_the_slurm_script_requests_nodes_gpus_and_time_of_the_run(tmp_path, coordinator):
     own = ["--nodes", "2", "--gpus", "4", "--time", "1:00:00", "--coordinator", coordinator]
     text = dry(*own, "--sbatch=--partition=gpu", "--setup", "module load cuda")
     (tmp_path / "job.sh").write_text(text)
@@ -69,7 +69,7 @@ def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
 @pytest.mark.parametrize(
     ("end", "code"), [("model", 0), ("stopped", 0), ("stopped at once", 128 + signal.SIGTERM), ("failed", 7)]
 )
-def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, programs, end, code):
+def test_the_slurm_script_runs_all_tasks_and_requeues_stopped_runs(tmp_path, programs, end, code):
     """Run the batch script with substitutes for SLURM's programs."""
     seen, workdir, python = tmp_path / "seen.json", tmp_path / "a workdir", tmp_path / "python"
     write = f"import json, os, sys; json.dump([dict(os.environ), sys.argv], open({str(seen)!r}, 'w'))"
@@ -92,7 +92,7 @@ def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, pro
     assert ("scontrol requeue 41234" in calls.read_text()) == ("stopped" in end)
 
 
-def test_slurm_submits_once(programs, tmp_path):
+def test_a_job_that_is_queued_already_is_not_submitted_again(programs, tmp_path):
     programs("squeue", "if [[ -e queue ]]; then cat queue; fi")
     calls = programs("sbatch", 'cat > script; echo "12 RUNNING" > queue; echo "12;cluster"')
     first, second = launch(), launch()
@@ -113,13 +113,13 @@ def test_slurm_submits_once(programs, tmp_path):
         (["--time", "soon"], TRAIN, "--time: found 'soon'"),
     ],
 )
-def test_bad_input_is_one_line(own, train, said):
+def test_bad_input_is_reported_in_one_line(own, train, said):
     done = launch(*own, "--dry-run", train=train)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert said in done.stderr
 
 
-def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path, monkeypatch):
+def test_the_error_of_a_failing_program_is_quoted_and_a_missing_program_is_named(programs, tmp_path, monkeypatch):
     programs("squeue", 'echo "error: no such cluster" >&2; exit 1')
     for said in ("found error: no such cluster", "squeue: program: found nothing of that name on the PATH"):
         done = launch()

@@ -31,7 +31,7 @@ def pairs(images, texts, scale=SCALE, ids=None, **fields) -> Embeddings:
 @pytest.mark.parametrize(
     "name", further(["semantic_contrastive", "visual_contrastive", "blind_preference"], ["semantic_contrastive"])
 )
-def test_a_masked_embedding_changes_neither_loss_nor_gradient(name):
+def test_a_masked_embedding_changes_neither_the_loss_nor_the_gradients(name):
     """Masked embeddings are NaN, which multiplication by 0 would not remove."""
     counted = jnp.arange(10).reshape(5, 2) % 3 > 0
     inputs = (unit_vectors(0, 5, 6), unit_vectors(1, 5, 6), unit_vectors(2, 5, 2, 6))
@@ -50,7 +50,7 @@ def test_a_masked_embedding_changes_neither_loss_nor_gradient(name):
     assert value > 0 and (np.asarray(gradients[2])[~np.asarray(counted)] == 0).all()
 
 
-def test_a_batch_without_negatives_has_loss_and_gradient_0():
+def test_a_batch_without_negatives_has_zero_loss_and_zero_gradient():
     images, texts = unit_vectors(0, 3, 4), unit_vectors(1, 3, 4)
 
     def loss(images):

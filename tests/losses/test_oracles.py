@@ -49,7 +49,7 @@ def of_siglip(images, texts, log_scale, bias, logits):
     [(clip, {"logit_scale": 2.66}, of_clip), (siglip, {"logit_scale": 2.3, "logit_bias": -5.0}, of_siglip)],
     ids=["CLIP", "SigLIP"],
 )
-def test_loss_and_gradients_are_those_of_transformers(model, scalars, ours):
+def test_loss_and_gradients_match_transformers(model, scalars, ours):
     loss, inputs, expected = run_reference(model(), **scalars)
     inputs[2:] = [scalar.reshape(()) for scalar in inputs[2:]]
     function = jax.jit(jax.value_and_grad(ours, range(len(inputs))), static_argnums=len(inputs))

@@ -23,7 +23,7 @@ def random_sureness(seed, spread):
     return scores, right, confidence_of(scores, right, 2.0)
 
 
-def test_the_formulas_written_out_agree():
+def test_changes_match_their_formulas():
     (scores, right, before), (other, _, after) = random_sureness(0, 1.0), random_sureness(1, 2.0)
     p, q = (scipy.special.softmax(2.0 * each, axis=1) for each in (scores, other))
     (answer, new_answer), rows = (each.argmax(1) for each in (p, q)), np.arange(ITEMS)
@@ -45,7 +45,7 @@ def test_the_formulas_written_out_agree():
 
 
 @pytest.mark.parametrize("spread", [1e-6, 1.0, 1e3])
-def test_no_change_is_zero_and_the_range_is_kept(spread):
+def test_changes_are_zero_without_a_change_and_stay_in_their_range(spread):
     _, _, before = random_sureness(0, spread)
     same = Counts.of_rows(change_columns(change_counts(before, before)), np.arange(ITEMS), METRICS).values()
     assert same["ras"] == same["right_to_wrong"] == same["hesitation"] == 0 and same["consistency"] == 100
@@ -65,7 +65,7 @@ def tasks_of_every_kind():
 
 
 @pytest.mark.parametrize("task", [*tasks_of_every_kind()], ids=lambda task: task.name)
-def test_every_kind_of_task_tells_what_corruption_changed(task):
+def test_every_kind_of_task_reports_changes_under_corruption(task):
     rng = np.random.default_rng(0)
     vectors = {name: unit(rng.normal(size=(12, 6))) for name in (TEXTS, ORIGINALS, "fog_3")}
     tables = {**vectors, "uncorrupted": vectors[ORIGINALS], "rain_3": vectors[ORIGINALS]}

@@ -32,13 +32,13 @@ ORDERS = {
 }
 
 
-def test_hard_positives_by_hand():
+def test_hard_positives_are_counted_as_by_hand():
     counted = count_choices(one_image(list(ORDERS), [0, 1]), "texts")
     for item, (scores, counts) in enumerate(ORDERS.items()):
         assert {name for name, hits in counted.items() if hits[item]} == counts, scores
 
 
-def test_several_wrong_texts_count_by_the_best_of_them():
+def test_the_best_of_several_wrong_texts_counts():
     counted = count_choices(one_image([[3, 1, 2], [3, 4, 1], [3, 3, 1], [3, 1, np.nan]], [0]), "texts")
     assert counted["ota"].tolist() == [True, False, False, True]
     assert counted["ties"].tolist() == [False, False, True, False]
@@ -46,7 +46,7 @@ def test_several_wrong_texts_count_by_the_best_of_them():
 
 
 @pytest.mark.parametrize("levels", [3, 10_000])
-def test_winoground_scores_as_published(levels):
+def test_winoground_scores_follow_their_published_definition(levels):
     """Count as the data card does, by caption and image of an item."""
     scores = np.random.default_rng(1).integers(0, levels, (2000, 2, 2)).astype(float)
     counted = count_choices(ItemScores(scores, np.broadcast_to(np.eye(2, dtype=bool), scores.shape)), "both")
@@ -57,7 +57,7 @@ def test_winoground_scores_as_published(levels):
     assert not (counted["ties"] & counted["group_score"]).any()
 
 
-def test_any_shape_is_what_loops_over_its_pairs_give():
+def test_counts_of_any_shape_match_loops_over_pairs():
     rng = np.random.default_rng(2)
     scores, match = rng.integers(0, 5, (300, 3, 4)).astype(float), rng.random((300, 3, 4)) < 0.4
     counted = count_choices(ItemScores(scores, match), "both")
@@ -76,7 +76,7 @@ def test_any_shape_is_what_loops_over_its_pairs_give():
     [("texts", (1, 2), [(0, 0)]), ("texts", (1, 3), [(0, 0), (0, 1)]), ("images", (4, 1), [(0, 0)]),
      ("both", (2, 2), [(0, 0), (1, 1)])],
 )  # fmt: skip
-def test_a_constant_scorer_has_nothing_right(asks, shape, right):
+def test_a_constant_scorer_has_no_right_answer(asks, shape, right):
     match = np.zeros((7, *shape), bool)
     match[:, [i for i, _ in right], [t for _, t in right]] = True
     alike = np.ones((7, 2)) if len(right) > 1 and asks == "texts" else None
@@ -84,14 +84,14 @@ def test_a_constant_scorer_has_nothing_right(asks, shape, right):
     assert all(hit.all() == (name == "ties") and hit.any() == (name == "ties") for name, hit in counted.items())
 
 
-def test_texts_alone_by_hand():
+def test_choices_between_texts_alone_are_counted_as_by_hand():
     alike = np.array([[0.9, 0.8], [0.8, 0.9], [0.5, 0.5]])
     match = np.broadcast_to([True, True, False], (3, 1, 3))
     counted = count_choices(ItemScores(np.full((3, 1, 3), np.nan), match, alike), "alike")
     assert counted["tot"].tolist() == [True, False, False] and counted["ties"].tolist() == [False, False, True]
 
 
-def test_itt_is_ata_by_another_name():
+def test_itt_equals_ata():
     metrics = {metric.name: metric for metric in metrics_of(("ota", "ata", "ties"), ("itt",))}
     assert list(metrics) == ["itt", "ota", "ata", "ties"]
     assert metrics["itt"].function({"ata": 40.0}) == metrics["ata"].function({"ata": 40.0}) == 40.0

@@ -39,7 +39,7 @@ def values_of(statistics, classes=CLASSES):
     return count_rows("classify", image_counts(statistics, classes), np.arange(len(statistics))).values()
 
 
-def test_scikit_learn_agrees(case):
+def test_metrics_match_scikit_learn(case):
     logits, label, _ = case
     p, found = scipy.special.softmax(SCALE * logits, axis=1), values_of(measured(*case))
     every = list(range(CLASSES))
@@ -51,7 +51,7 @@ def test_scikit_learn_agrees(case):
     assert found["prior"] == pytest.approx(100 * np.bincount(label).max() / IMAGES)
 
 
-def test_scikit_learn_has_the_same_calibration(case):
+def test_calibration_matches_scikit_learn(case):
     logits, label, half = case
     found = measured(*case)
     values, curves, ones = values_of(found), reliability(image_counts(found, CLASSES)), np.ones(IMAGES)
@@ -68,7 +68,7 @@ def test_scikit_learn_has_the_same_calibration(case):
     assert values["ece_mass"] == pytest.approx(100 * abs(right - mean).mean())
 
 
-def test_an_image_of_none_of_the_classes_is_no_right_answer_and_changes_no_other(case):
+def test_out_of_distribution_images_are_never_right_and_do_not_change_other_images(case):
     logits, label, half = case
     none = np.arange(IMAGES) % 3 == 0
     found = measured(logits, np.where(none, -1, label), half)
@@ -79,17 +79,17 @@ def test_an_image_of_none_of_the_classes_is_no_right_answer_and_changes_no_other
         np.testing.assert_allclose(getattr(found[~none], name), getattr(others, name), rtol=1e-7, err_msg=name)
 
 
-def test_five_best_of_five_classes_say_nothing(case):
+def test_top5_is_not_reported_for_five_classes(case):
     logits, label, half = (each[case[1] < 5] for each in case)
     assert "top5" not in values_of(measured(logits[:, :5], label, half), 5)
 
 
-def test_bins_of_equal_mass_hold_equally_many_and_equal_confidences_together():
+def test_bins_of_equal_mass_have_equal_sizes_and_do_not_split_equal_confidences():
     assert np.bincount(equal_mass_bins(np.random.default_rng(0).random(BINS * 40))).tolist() == [40] * BINS
     assert len(set(equal_mass_bins(np.full(50, 0.5)).tolist())) == 1
 
 
-def test_each_half_is_judged_at_the_temperature_of_the_other(case):
+def test_each_half_is_calibrated_with_the_temperature_of_the_other(case):
     logits, label, half = case
 
     def nll(t, rows):
@@ -113,7 +113,7 @@ def test_temperature_never_changes_which_class_comes_first(case, temperature):
     np.testing.assert_array_equal(changed.rank, whole.rank)
 
 
-def test_blocks_and_order_change_nothing(case, monkeypatch):
+def test_metrics_do_not_depend_on_blocks_or_order(case, monkeypatch):
     whole, order = measured(*case), np.random.default_rng(1).permutation(IMAGES)
     monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * CLASSES)
     for found in (measured(*case), measured(*(each[order] for each in case))[np.argsort(order)]):
@@ -130,14 +130,14 @@ def test_a_constant_scorer_is_never_right(case):
     assert (found.predicted != label).all()
 
 
-def test_many_classes_weigh_images_as_few_do(case):
+def test_images_have_the_same_weight_with_many_classes_as_with_few(case):
     logits, label, half = case
     padded = np.concatenate([logits, np.full((IMAGES, 70), -50.0)], axis=1)
     few, many = values_of(measured(*case)), values_of(measured(padded, label, half), CLASSES + 70)
     assert many["per_class"] == pytest.approx(few["per_class"])
 
 
-def test_intervals_hold_the_figure_and_unions_are_as_wide(case, monkeypatch):
+def test_intervals_contain_the_value_and_are_as_wide_over_unions_of_images(case, monkeypatch):
     found = measured(*case)
     columns, every = image_counts(found, CLASSES), np.arange(IMAGES)
     one = count_rows("classify", columns, every).intervals()
@@ -157,7 +157,7 @@ def shape_counted(statistics, texture):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_draw_without_an_answer_by_shape_or_texture_is_left_out_without_a_warning():
+def test_draws_without_answers_by_shape_or_texture_are_skipped_without_a_warning():
     predicted, label = np.array([0, 2, 2, 2]), np.array([0, 0, 1, 1])
     statistics = measured(10.0 * np.eye(3)[predicted], label, np.array([0, 1, 0, 1], np.int8))
     counted = shape_counted(statistics, np.array([1, 1, 0, 0]))
@@ -165,7 +165,7 @@ def test_a_draw_without_an_answer_by_shape_or_texture_is_left_out_without_a_warn
     assert counted.intervals(resamples=200)["shape_bias"] == [100.0, 100.0]
 
 
-def test_shape_bias_leaves_out_what_is_neither_and_what_agrees():
+def test_shape_bias_excludes_answers_that_are_neither_shape_nor_texture_or_both():
     label, texture = np.array([0, 0, 0, 0, 1]), np.array([1, 1, 1, 0, 2])
     predicted = np.array([0, 0, 1, 0, 0])
     found = measured(10.0 * np.eye(3)[predicted], label, np.zeros(5, np.int8))

@@ -18,7 +18,7 @@ def made(models: int, metrics: int = 5, seed: int = 0, rounded: bool = False):
 
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("models", [10, 60])
-def test_rho_and_p_are_scipys(models, rounded):
+def test_rho_and_p_match_scipy(models, rounded):
     values = made(models, seed=models, rounded=rounded)
     found, theirs = correlate(values, resamples=5), stats.spearmanr(values, axis=1)
     np.testing.assert_allclose(found.rho, theirs.statistic, atol=1e-12)
@@ -28,7 +28,7 @@ def test_rho_and_p_are_scipys(models, rounded):
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_p_of_few_models_is_that_of_every_order(rounded):
+def test_p_of_few_models_is_computed_over_all_permutations(rounded):
     values = made(8, 3, seed=3, rounded=rounded)
     found, ranks = correlate(values, resamples=5), stats.rankdata(values, axis=1)
     for one, other in itertools.combinations(range(3), 2):
@@ -43,7 +43,7 @@ def test_p_of_few_models_is_that_of_every_order(rounded):
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_the_partial_correlation_is_pingouins(rounded):
+def test_the_partial_correlation_matches_pingouin(rounded):
     pingouin, pd = pytest.importorskip("pingouin"), pytest.importorskip("pandas")
     values = made(25, 4, seed=7, rounded=rounded)
     found, table = correlate(values, controlling_for=3, resamples=5), pd.DataFrame(values.T, columns=list("xyzg"))
@@ -54,7 +54,7 @@ def test_the_partial_correlation_is_pingouins(rounded):
     assert np.isnan(found.rho[3]).all()
 
 
-def test_intervals_are_those_of_models_drawn_and_ranked_anew():
+def test_intervals_match_a_bootstrap_that_ranks_drawn_models_again():
     values, rng = made(40, 2, seed=5, rounded=True), np.random.default_rng(1)
     found = correlate(values)
     ranks = stats.rankdata(values[:, rng.integers(0, 40, (2000, 40))], axis=2)
@@ -63,13 +63,13 @@ def test_intervals_are_those_of_models_drawn_and_ranked_anew():
     assert [found.low[0, 1], found.high[0, 1]] == pytest.approx(list(ends), abs=0.1 * (ends[1] - ends[0]))
 
 
-def test_a_draw_without_spread_counts_for_no_interval():
+def test_draws_of_equal_values_are_excluded_from_intervals():
     values = np.array([[1.0, 1, 1, 1, 2], [1, 2, 3, 4, 5]])
     found = correlate(values)
     assert not np.isnan([found.low[0, 1], found.high[0, 1]]).any() and found.high[0, 1] <= 1
 
 
-def test_holm_is_that_of_statsmodels_and_leaves_gaps():
+def test_the_holm_correction_matches_statsmodels_and_keeps_missing_values():
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     for seed in range(5):
         p = np.random.default_rng(seed).uniform(size=12).round(1) ** 3

@@ -64,7 +64,7 @@ def captions_of_images(seed=0) -> tuple[RankStatistics, np.ndarray]:
     return rank_statistics_of_matrix(scores, **groups), owner
 
 
-def test_intervals_are_those_of_scipy():
+def test_intervals_match_scipy():
     statistics = one_query_an_image()
     found = retrieval_intervals(statistics, "published", np.arange(IMAGES))
     ranks = statistics.rank_published
@@ -85,7 +85,7 @@ def interval_of_hits(hits, queries=1):
     return counts.intervals(resamples=2)["ota"]
 
 
-def test_a_share_that_no_image_or_every_image_has_is_not_known_exactly():
+def test_shares_of_zero_and_one_hundred_percent_have_an_interval():
     wilson = scipy.stats.binomtest(0, 30).proportion_ci(method="wilson").high
     assert interval_of_hits([0] * 30) == pytest.approx([0.0, 100 * wilson])
     assert interval_of_hits([1] * 30) == pytest.approx([100 - 100 * wilson, 100.0])
@@ -106,7 +106,7 @@ def test_an_interval_of_a_rare_hit_covers_its_rate(images, rate, queries):
     assert covered / samples > 0.9
 
 
-def test_captions_that_agree_within_an_image_make_an_interval_wider():
+def test_agreeing_captions_of_an_image_make_an_interval_wider():
     rng = np.random.default_rng(0)
     alone, alike = rng.binomial(5, 0.4, 300), 5 * rng.binomial(1, 0.4, 300)
     widths = [high - low for low, high in (interval_of_hits(hits, 5) for hits in (alone, alike))]
@@ -116,7 +116,7 @@ def test_captions_that_agree_within_an_image_make_an_interval_wider():
     assert widths[1] == pytest.approx(100 * (wilson.high - wilson.low))
 
 
-def test_intervals_are_those_of_a_plain_loop_over_images_whatever_the_order_of_their_captions():
+def test_intervals_match_a_loop_over_images_in_any_order_of_captions():
     statistics, owner = captions_of_images()
     order = np.random.default_rng(5).permutation(len(owner))
     statistics, owner = statistics[order], owner[order]
@@ -132,7 +132,7 @@ def test_intervals_are_those_of_a_plain_loop_over_images_whatever_the_order_of_t
             assert found[name] == pytest.approx(list(np.percentile(values[name], [2.5, 97.5])), abs=2.0)
 
 
-def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
+def test_the_interval_of_a_drop_uses_the_same_draws_for_clean_and_altered_runs():
     clean, altered = one_query_an_image(0), one_query_an_image(1, help_own=1.5)
     found = retrieval_intervals(altered, "published", np.arange(IMAGES), clean=clean, resamples=200)
     values = []
@@ -146,7 +146,7 @@ def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
     assert unchanged["drop"] == unchanged["drop_points"] == [0.0, 0.0]
 
 
-def test_a_drop_draws_the_images_of_the_baseline_too():
+def test_the_interval_of_a_drop_draws_the_images_of_its_baseline():
     """Draw from all images, although parts of a benchmark need not have the same ones."""
     random = np.random.default_rng(3)
     groups = {"clean": np.arange(40), "altered": np.arange(30, 60)}
@@ -160,7 +160,7 @@ def test_a_drop_draws_the_images_of_the_baseline_too():
     assert ends["drop_points"] == pytest.approx(list(np.percentile(points, [2.5, 97.5])), abs=1e-9)
 
 
-def test_a_drop_that_some_draw_does_not_define_has_no_interval():
+def test_a_drop_that_is_undefined_in_some_draw_has_no_interval():
     never = one_query_an_image(help_own=-9.0)
     found = retrieval_intervals(never, "published", np.arange(IMAGES), clean=never)
     assert found["drop"] is None and found["drop_points"] == [0.0, 0.0]
@@ -175,7 +175,7 @@ def test_the_same_seed_draws_the_same_images():
     assert (image_draws(IMAGES, 300, 8) != first).any()
 
 
-def test_several_runs_have_their_mean_its_spread_and_its_interval_on_the_same_draws():
+def test_the_mean_of_several_runs_has_a_spread_and_an_interval_from_the_same_draws():
     statistics = [one_query_an_image(seed, help_own=1.0 + seed) for seed in range(3)]
     runs = [count_retrieval(each, "published", np.arange(IMAGES)) for each in statistics]
     counts, each = Counts.mean(runs), [run.values()["r1"] for run in runs]
@@ -198,7 +198,7 @@ def test_several_runs_have_their_mean_its_spread_and_its_interval_on_the_same_dr
     assert (high - low) / 200 == pytest.approx(1.96 * error, rel=0.05)
 
 
-def test_draws_of_runs_of_several_seeds_take_the_queries_of_an_image_together():
+def test_draws_over_several_seeds_keep_the_queries_of_an_image_together():
     rng = np.random.default_rng(5)
     queries = rng.integers(1, 4, 20)
     hits_of_runs = [rng.binomial(queries, 0.5) for _ in range(2)]
@@ -214,7 +214,7 @@ def test_draws_of_runs_of_several_seeds_take_the_queries_of_an_image_together():
 @pytest.mark.parametrize(
     ("seeds", "spread"), further([(2, 0.0), (2, 0.05), (3, 0.02), (5, 0.05)], [(2, 0.05)], pytest.mark.thorough)
 )
-def test_an_interval_over_seeds_and_images_holds_the_truth_in_95_of_100_samples(seeds, spread):
+def test_an_interval_over_seeds_and_images_covers_the_truth_in_95_percent_of_samples(seeds, spread):
     """Hits whose rate differs from image to image and from run to run; the truth is the mean over both."""
     rng, samples, images, inside = np.random.default_rng(0), 300, 200, 0
     for _ in range(samples):
@@ -258,7 +258,7 @@ def test_a_lucky_arm_of_few_seeds_raises_no_more_false_alarms(seeds, others):
 
 
 @pytest.mark.parametrize(("seeds", "others"), [(4, 4), (5, 10), (3, 10), (2, 2)])
-def test_a_difference_of_seeds_alone_is_that_of_scipy(seeds, others):
+def test_a_difference_with_variance_of_seeds_alone_matches_scipy(seeds, others):
     """Welch's test from four runs each on; of fewer, Student's t with those of the smaller arm but one."""
     rng = np.random.default_rng(5)
     one, other = 70 + 3 * rng.normal(size=seeds), 71 + rng.normal(size=others)
@@ -273,7 +273,7 @@ def test_a_difference_of_seeds_alone_is_that_of_scipy(seeds, others):
     assert found.p == pytest.approx(p)
 
 
-def test_results_over_seeds_end_at_the_bounds_and_need_variance():
+def test_intervals_over_seeds_are_clipped_to_the_bounds_and_require_variance():
     draws = np.random.default_rng(0).normal(0, 0.1, (200, 3))
     assert across_seeds.interval(np.array([0.0, 0.0, 0.4]), draws, (0.0, 100.0))[0] == 0.0
     far = [np.array([1.0, 99.0]), np.tile([1.0, 99.0], (200, 1)), np.array([2.0, 60.0]), np.tile([2.0, 60.0], (200, 1))]
@@ -294,7 +294,7 @@ def calibrated_counts(images, excess, rng):
 @pytest.mark.parametrize(
     ("excess", "truth"), further([(0.0, 0.0), (0.03, 3.0), (0.1, 10.0)], [(0.0, 0.0)], pytest.mark.thorough)
 )
-def test_the_interval_of_ece_covers_the_truth_that_few_images_exceed(excess, truth):
+def test_the_interval_of_ece_covers_the_truth_although_ece_is_biased_upwards(excess, truth):
     rng, samples, covered, values = np.random.default_rng(3), 60, 0, []
     for _ in range(samples):
         counts = calibrated_counts(281, excess, rng)
@@ -306,7 +306,7 @@ def test_the_interval_of_ece_covers_the_truth_that_few_images_exceed(excess, tru
         assert means[0] == pytest.approx(means[1], abs=0.6) and means[0] > 4
 
 
-def test_a_difference_over_seeds_is_found_and_its_p_belongs_to_its_interval():
+def test_a_difference_over_seeds_is_found_and_its_p_agrees_with_its_interval():
     rng, images = np.random.default_rng(2), 400
     draws = rng.multinomial(images, np.full(images, 1 / images), 300)
     of_images = rng.uniform(0.2, 0.6, images)
@@ -324,7 +324,7 @@ def test_a_difference_over_seeds_is_found_and_its_p_belongs_to_its_interval():
     assert (same.points, same.p) == (0.0, 1.0)
 
 
-def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit(monkeypatch):
+def test_draws_in_blocks_have_the_same_bits_as_draws_at_once(monkeypatch):
     """Also sums of shares, which rounding would move, and the paired test's, whose flips come in blocks too."""
     rng = np.random.default_rng(1)
     whole, shares = rng.integers(0, 6, (700, 3)), rng.random((700, 3))
@@ -347,7 +347,7 @@ def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit
     assert paired_again == paired
 
 
-def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
+def test_many_images_are_drawn_within_the_memory_limit(monkeypatch):
     """Draws take at most `MAX_DRAW_BYTES`, in paired tests and results over seeds as in intervals."""
     images, allowed = 8_000, 2**21
     monkeypatch.setattr(bootstrap, "MAX_DRAW_BYTES", allowed, raising=False)

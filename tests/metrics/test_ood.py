@@ -27,7 +27,7 @@ def sklearn_measures(score, inside, weight):
 
 @pytest.mark.parametrize("levels", [None, 6])
 @pytest.mark.parametrize("share", [0.2, 0.7])
-def test_scikit_learn_agrees(levels, share):
+def test_ood_metrics_match_scikit_learn(levels, share):
     rng = np.random.default_rng(0)
     inside = rng.random(300) < share
     score = rng.normal(size=300) + 0.9 * inside
@@ -39,13 +39,13 @@ def test_scikit_learn_agrees(levels, share):
             assert found[name][row] == pytest.approx(expected, rel=1e-12), name
 
 
-def test_a_constant_score_tells_nothing():
+def test_a_constant_score_has_the_auroc_of_chance():
     ones = {"mcm": np.ones(40)}
     values = OodScores(ones, {"mcm": np.ones(60)}).values()
     assert values == {"auroc_mcm": 50.0, "aupr_in_mcm": 40.0, "aupr_out_mcm": 60.0, "fpr95_mcm": 100.0}
 
 
-def test_intervals_are_those_of_redrawn_images():
+def test_intervals_match_a_bootstrap_of_images():
     rng = np.random.default_rng(0)
     both = OodScores({"mcm": rng.normal(1.0, size=150)}, {"mcm": rng.normal(size=100)})
     found = both.intervals()["auroc_mcm"]
@@ -65,14 +65,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_both_sides_are_drawn_apart():
+def test_both_image_sets_are_drawn_independently():
     scores = {"mcm": np.random.default_rng(0).normal(size=40)}
     drawn = OodScores(scores, scores).bootstrap(200, 0)["auroc_mcm"]
     # The same draws on both sides would give 50 each time.
     assert drawn.std() > 3 and abs(drawn.mean() - 50) < 2
 
 
-def test_any_folder_is_a_set_of_other_images(folder):
+def test_any_folder_can_be_a_set_of_out_of_distribution_images(folder):
     settings = Settings(templates=("1", "5"), out_images=(("elsewhere", str(folder / "elsewhere")),))
     (benchmark,) = open_benchmarks(settings, data=folder, names=("classes",))
     variants = [("classes", "clean"), ("classes", "templates_5"), ("classes_ood", "elsewhere")]

@@ -45,7 +45,7 @@ def binomial_hits(images: int, queries: int, gain: float, seed: int = 0):
 
 
 @pytest.mark.parametrize(("images", "gain"), [(12, 0.0), (12, 0.2), (11, -0.1), (14, 0.1)])
-def test_p_is_that_of_scipy_over_all_sign_flips(images, gain):
+def test_p_matches_scipy_over_all_sign_flips(images, gain):
     hits, other, queries = binomial_hits(images, 5, gain, seed=images)
     (result,) = differences(hits, other, queries)
     # n_resamples above 2^n: SciPy goes through every flip.
@@ -58,7 +58,7 @@ def test_p_is_that_of_scipy_over_all_sign_flips(images, gain):
     assert result.p_corrected == result.p  # a family of one
 
 
-def test_p_of_a_ratio_is_that_of_scipy_over_all_swaps_of_the_two_models():
+def test_p_of_a_ratio_matches_scipy_over_all_swaps_of_the_two_models():
     """A metric that is no share: the quotient of two counts, such as a drop in per cent of the clean value."""
     rng = np.random.default_rng(3)
     model, reference = rng.integers(1, 9, (11, 2)).astype(float), rng.integers(1, 7, (11, 2)).astype(float)
@@ -80,7 +80,7 @@ def test_p_of_a_ratio_is_that_of_scipy_over_all_swaps_of_the_two_models():
     assert result["m"].p == pytest.approx(exact.pvalue, abs=4 * spread + 1 / FLIPS)
 
 
-def test_p_is_that_of_scipy_with_random_flips_on_many_images():
+def test_p_matches_scipy_with_random_flips_on_many_images():
     hits, other, queries = binomial_hits(100, 5, 0.02)
     (result,) = differences(hits, other, queries)
     drawn = stats.permutation_test(
@@ -93,7 +93,7 @@ def test_p_is_that_of_scipy_with_random_flips_on_many_images():
     assert result.p == pytest.approx(drawn.pvalue, abs=4 * error)
 
 
-def test_interval_is_near_scipys_percentile_bootstrap():
+def test_the_interval_is_close_to_the_percentile_bootstrap_of_scipy():
     hits, other, queries = binomial_hits(300, 5, 0.05)
     (result,) = differences(hits, other, queries)
     scipy = stats.bootstrap(
@@ -105,7 +105,7 @@ def test_interval_is_near_scipys_percentile_bootstrap():
     assert result.low < result.points < result.high
 
 
-def test_the_difference_is_that_of_the_values_where_images_have_unequal_numbers_of_queries():
+def test_differences_are_correct_if_images_have_unequal_numbers_of_queries():
     rng = np.random.default_rng(0)
     queries = rng.choice([5, 6], (50, 1))
     hits, other = rng.binomial(queries, 0.6), rng.binomial(queries, 0.5)
@@ -127,7 +127,7 @@ def test_a_metric_without_a_value_for_one_model_is_left_out():
     assert paired_differences([]) == []
 
 
-def test_p_is_uniform_where_the_models_are_alike():
+def test_p_is_uniform_for_equal_models():
     columns = [binomial_hits(60, 5, 0.0, seed) for seed in range(300)]
     hits, other, queries = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
     p = np.array([each.p for each in differences(hits, other, queries, flips=999)])
@@ -136,7 +136,7 @@ def test_p_is_uniform_where_the_models_are_alike():
     assert abs((p <= 0.5).sum() - 150) <= 4 * np.sqrt(300 * 0.25)
 
 
-def test_a_comparison_is_the_same_alone_and_among_others_and_swapped_models_swap_the_sign():
+def test_a_comparison_does_not_depend_on_others_and_swapping_models_changes_its_sign():
     hits, other, queries = (np.repeat(part, 2, axis=1) for part in binomial_hits(70, 5, 0.1))
     hits[:, 1] = np.roll(hits[:, 1], 3)
     (alone,) = differences(hits[:, :1], other[:, :1], queries[:, :1])
@@ -148,7 +148,7 @@ def test_a_comparison_is_the_same_alone_and_among_others_and_swapped_models_swap
     assert back[0].p == together[0].p and back[0].points == -together[0].points
 
 
-def test_corrected_p_intervals_and_mde_are_those_of_all_swaps_of_nine_images():
+def test_corrected_p_and_intervals_and_mde_match_all_swaps_of_nine_images():
     """Restate single-step max-T word by word, with every one of the 512 swaps instead of random ones."""
     rng = np.random.default_rng(1)
     hits, other = rng.integers(0, 6, (9, 4)), rng.integers(0, 5, (9, 4))
@@ -169,7 +169,7 @@ def test_corrected_p_intervals_and_mde_are_those_of_all_swaps_of_nine_images():
         assert [result.low, result.high] == pytest.approx(np.clip(ends, -100, 100))
 
 
-def test_an_interval_excludes_zero_exactly_where_the_corrected_p_is_below_5_percent():
+def test_an_interval_excludes_zero_if_and_only_if_the_corrected_p_is_below_5_percent():
     """Ten models in 99 tests each, some of them with effects, against one reference on 120 images."""
     rng = np.random.default_rng(5)
     easy = rng.uniform(0.2, 0.8, (120, 1, 1))
@@ -185,7 +185,7 @@ def test_an_interval_excludes_zero_exactly_where_the_corrected_p_is_below_5_perc
     assert min(map(verdicts.count, ("better", "worse", "undecided"))) > 20
 
 
-def test_tests_of_different_images_are_one_family_whose_images_are_swapped_together():
+def test_tests_on_different_images_form_one_family_with_common_swaps():
     """Two tests of the same images are perfectly correlated, however they are stored: no correction is lost."""
     hits, other, queries = binomial_hits(80, 5, 0.05, seed=4)
     (one,) = counts_of(hits, other, queries, images=np.arange(80))
@@ -198,7 +198,7 @@ def test_tests_of_different_images_are_one_family_whose_images_are_swapped_toget
     assert both[0]["m"].p_corrected > both[0]["m"].p and both[1]["m"].images == 50
 
 
-def test_a_test_outside_the_family_is_not_corrected_and_does_not_change_the_others():
+def test_a_test_outside_of_the_family_is_not_corrected_and_does_not_change_the_others():
     hits, other, queries = (np.concatenate(parts, axis=1) for parts in zip(
         *(binomial_hits(50, 5, 0.05, seed) for seed in range(6)), strict=True))  # fmt: skip
     inside = [each.p_corrected for each in differences(hits[:, :3], other[:, :3], queries[:, :3])]
@@ -228,7 +228,7 @@ def test_at_most_one_report_in_twenty_of_equal_models_finds_a_difference():
 
 
 @pytest.mark.parametrize(("images", "q"), [(281, 0.25), (100, 0.1), (2000, 0.02)])
-def test_the_detectable_effect_needs_as_many_images_as_connors_formula_says(images, q):
+def test_the_detectable_effect_matches_the_sample_size_formula_of_connor(images, q):
     a, b = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
     difference = minimum_detectable_effect(np.sqrt(q / images), images, a)
     assert (a * np.sqrt(q) + b * np.sqrt(q - difference**2)) ** 2 / difference**2 == pytest.approx(images)
@@ -254,7 +254,7 @@ def test_the_detectable_effect_is_found_in_four_of_five_samples_after_correction
     assert np.mean(found) == pytest.approx(0.8, abs=0.1)
 
 
-def test_equivalence_is_that_of_two_one_sided_t_tests_with_an_image_that_each_model_wins():
+def test_equivalence_matches_two_one_sided_t_tests_with_one_added_win_for_each_model():
     rng = np.random.default_rng(0)
     verdicts = []
     for _ in range(100):
@@ -273,7 +273,7 @@ def test_equivalence_is_that_of_two_one_sided_t_tests_with_an_image_that_each_mo
 
 @pytest.mark.parametrize("images", [20, 50, 281, 400])
 @pytest.mark.parametrize("margin", [0.01, 0.02, 0.05])
-def test_few_discordant_images_are_no_proof_of_equivalence(images, margin):
+def test_few_discordant_images_do_not_prove_equivalence(images, margin):
     """The true difference is the margin, and only one model ever wins: sum the binomial over all outcomes."""
     called = 0.0
     for wins in range(int(stats.binom.ppf(0.9999, images, margin)) + 1):
@@ -284,7 +284,7 @@ def test_few_discordant_images_are_no_proof_of_equivalence(images, margin):
     assert called <= 0.07
 
 
-def test_too_few_images_show_no_margin_however_alike_the_models():
+def test_too_few_images_never_show_equivalence():
     for images in (10, 30, 281):
         least = smallest_margin(0.0, np.zeros(images), 100.0)
         assert least > 0.85 * least_margin(images)
@@ -303,7 +303,7 @@ def test_too_few_images_show_no_margin_however_alike_the_models():
         (-4.0, 0.0, "blind", "undecided"),
     ],
 )
-def test_the_verdict_names_the_end_that_is_better(low, high, metric, verdict):
+def test_the_verdict_states_which_model_is_better(low, high, metric, verdict):
     result = PairedDifference((low + high) / 2, low, high, 0.01, 0.01, 1.0, 100, smallest_margin=4.5)
     assert result.verdict(metric_of(metric)) == verdict
     assert result.verdict(metric_of(metric), margin=4.0) == verdict

@@ -62,7 +62,7 @@ def loops(counts, flips, seed):
 
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_pairs_and_ranks_are_those_of_loops_over_swaps(seed, queries):
+def test_pairs_and_ranks_match_loops_over_swaps(seed, queries):
     counts = outcomes((0.3, 0.33, 0.5, 0.55, 0.55, 0.8), images=60, seed=seed, queries=queries)
     counts.append(counts[3])  # a model twice
     values = np.array([share(each.sum(axis=0)) for each in counts])
@@ -92,7 +92,7 @@ def test_models_share_a_letter_if_and_only_if_they_do_not_differ(seed):
     assert not any(one < other for one in groups for other in groups)  # a group inside another says nothing
 
 
-def test_two_models_differ_where_the_comparison_of_both_says_so():
+def test_two_models_differ_if_and_only_if_their_comparison_is_significant():
     for seed in range(12):
         one, other = outcomes((0.45, 0.56), images=120, seed=seed)
         (row,) = paired_differences([(counts_of(one), counts_of(other))], flips=999)
@@ -101,6 +101,6 @@ def test_two_models_differ_where_the_comparison_of_both_says_so():
         assert significant_differences(values, of_images, flips=999)[0, 1] == (row["r1"].p_corrected < 0.05)
 
 
-def test_pseudo_values_of_a_share_with_one_query_an_image_are_its_scores():
+def test_pseudo_values_of_a_share_equal_the_scores_with_one_query_per_image():
     (counts,) = outcomes((0.5,))
     assert pseudo_values(counts_of(counts), "r1") == pytest.approx(100 * counts[:, 0])

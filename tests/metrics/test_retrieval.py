@@ -58,20 +58,20 @@ def test_published_ties_follow_the_published_definitions(groups, levels):
 
 
 @pytest.mark.parametrize("ties", ["published", "pessimistic"])
-def test_the_split_of_the_first_place_sums_to_all(groups, ties):
+def test_shares_of_the_first_place_sum_to_100_percent(groups, ties):
     found = retrieval_metrics(rank_statistics_of_matrix(make_scores(groups, 2), **groups), ties)
     assert sum(value for name, value in found.items() if name.startswith("top1_")) == pytest.approx(100, abs=1e-9)
     assert found["r1"] == found["top1_own"]
 
 
-def test_protocols_differ_in_ties_alone(groups):
+def test_protocols_differ_only_in_ties(groups):
     apart = rank_statistics_of_matrix(make_scores(groups), **groups)
     assert retrieval_metrics(apart, "pessimistic") == retrieval_metrics(apart, "published")
     tied = rank_statistics_of_matrix(make_scores(groups, 2), **groups)
     assert retrieval_metrics(tied, "pessimistic")["r1"] < retrieval_metrics(tied, "published")["r1"]
 
 
-def test_a_constant_scorer_scores_nothing_under_strict(groups):
+def test_a_constant_scorer_has_zero_recall_under_the_strict_protocol(groups):
     found = retrieval_metrics(rank_statistics_of_matrix(np.zeros((IMAGES, 800)), **groups), "pessimistic")
     assert (found["r1"], found["r5"], found["r10"], found["top1_own"]) == (0, 0, 0, 0)
     assert found["fr1"] == found["top1_other_altered"] == 100
@@ -87,7 +87,7 @@ def test_a_constant_scorer_scores_nothing_under_strict(groups):
         (["own"], "own"),
     ],
 )
-def test_strict_gives_a_tied_first_place_to_the_worst_kind(tied, winner):
+def test_the_strict_protocol_gives_a_tied_first_place_to_the_worst_kind(tied, winner):
     columns = ["own", "own_altered", "other_altered", "other"]
     scores = np.array([[1.0 if column in tied else 0.0 for column in columns]])
     group, altered = np.array([0, 0, 1, 1]), np.array([False, True, True, False])
@@ -95,7 +95,7 @@ def test_strict_gives_a_tied_first_place_to_the_worst_kind(tied, winner):
     assert retrieval_metrics(found, "pessimistic")[f"top1_{winner}"] == 100
 
 
-def test_drop_is_in_percent_of_what_was_there_and_of_nothing_not_defined():
+def test_a_drop_is_a_percentage_of_the_clean_value_and_undefined_for_zero():
     assert drop(81.9, 48.4) == {"drop": pytest.approx(40.9, abs=0.05), "drop_points": pytest.approx(33.5)}
     assert drop(40.0, 50.0) == {"drop": -25.0, "drop_points": -10.0}
     assert drop(0.0, 0.0) == {"drop": None, "drop_points": 0.0}

@@ -25,7 +25,7 @@ THEIRS = {
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), pytest.param("bfloat16", 2.0**-8, marks=pytest.mark.slow)]
 )
-def test_an_activation_and_its_derivative_are_torchs(name, dtype, tolerance):
+def test_activations_and_their_derivatives_match_torch(name, dtype, tolerance):
     x = jnp.asarray(np.linspace(-9, 9, 361) + 0.013, dtype)
     cotangent = jnp.asarray(np.random.default_rng(0).uniform(0.5, 2, len(x)), dtype)
     value, backward = jax.vjp(ACTIVATIONS[name], x)
@@ -40,7 +40,7 @@ def test_an_activation_and_its_derivative_are_torchs(name, dtype, tolerance):
 
 
 @pytest.mark.parametrize("name", ["quick_gelu", "gelu", "gelu_tanh", "silu"])
-def test_in_bfloat16_the_backward_pass_stores_only_the_input(name):
+def test_the_backward_pass_of_bfloat16_activations_stores_only_their_input(name):
     x = jax.ShapeDtypeStruct((4, 8), jnp.bfloat16)
     _, backward = jax.eval_shape(lambda x: jax.vjp(ACTIVATIONS[name], x), x)
     assert [(kept.shape, kept.dtype) for kept in jax.tree.leaves(backward)] == [(x.shape, x.dtype)]

@@ -70,7 +70,7 @@ def reference(mask, query, key, value, cotangent):
         *(pytest.param(mask, "bfloat16", 2e-2, marks=pytest.mark.slow) for mask in MASKS if mask != "both"),
     ],
 )  # fmt: skip
-def test_the_einsum_is_attention(mask, dtype, tolerance):
+def test_attention_by_einsum_matches_its_definition(mask, dtype, tolerance):
     """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
     by_definition, mask, operands = array_of(mask, 9), mask_of(9, *MASKS[mask](9)), inputs(9, dtype)
     ours = value_and_gradients(lambda *qkv: attend(*qkv, mask), *operands)
@@ -90,8 +90,8 @@ def test_a_query_without_a_visible_key_attends_to_all_keys_equally(dtype):
     np.testing.assert_allclose(to_value[1], np.broadcast_to(total, to_value[1].shape), rtol=0, atol=0.01)
 
 
-def test_products_are_in_the_dtype_of_the_towers():
-    """Their results, too: logits in float32 would be twice the bytes of what a TPU writes and reads most."""
+def test_products_of_attention_are_in_the_dtype_of_the_towers():
+    """The results are, too: float32 logits would double the bytes that a TPU writes and reads most."""
     operands = inputs(9, "bfloat16")
     backward = jax.jit(lambda *operands: jax.vjp(lambda *qkv: attend(*qkv, None), *operands[:3])[1](operands[3]))
     products = [line for line in backward.lower(*operands).as_text().splitlines() if "dot_general" in line]
@@ -110,7 +110,7 @@ def sums_of_products_are_exact(query, key):
 
 
 @pytest.mark.parametrize(("deviation", "tolerance"), [(1.0, 0.005), (8.0, 0.025)])
-def test_rounded_logits_are_off_by_their_own_rounding(deviation, tolerance):
+def test_errors_of_rounded_logits_are_bounded_by_their_rounding(deviation, tolerance):
     """Against float64, each operation by itself, since a compiler for CPUs does not round between two of them.
 
     A logit of size z is rounded by up to 2^-9 z, and its weight by as much of itself. With float32 logits the errors
@@ -139,7 +139,7 @@ def test_rounded_logits_are_off_by_their_own_rounding(deviation, tolerance):
 
 @pytest.fixture
 def by_xla(monkeypatch):
-    """cuDNN's attention computed by XLA, and the numbers of tokens that it is asked for."""
+    """Compute cuDNN's attention by XLA, and record the numbers of tokens of its calls."""
     attention, asked = jax.nn.dot_product_attention, []
 
     def compute(*operands, implementation, **options):
@@ -160,7 +160,7 @@ def by_xla(monkeypatch):
         *(pytest.param(9, mask, marks=pytest.mark.thorough) for mask in ("none", "causal", "padding")),
     ],
 )  # fmt: skip
-def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
+def test_blocks_give_the_same_results_with_cudnn_as_with_einsum(mask, tokens, by_xla):
     """Tokens, their gradient and those of all parameters; JAX refuses to train odd numbers of tokens on cuDNN."""
     wanted = tokens_and_gradients(mask, tokens, None)
     assert not by_xla
@@ -175,8 +175,8 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     [(9, "both"), *(pytest.param(9, mask, marks=pytest.mark.slow) for mask in MASKS if mask != "both"),
      pytest.param(600, "both", marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_blocks_with_splash_attention_are_those_with_the_einsum(mask, tokens):
-    """Its kernels, run by Pallas's interpreter; 600 tokens are five blocks."""
+def test_blocks_give_the_same_results_with_splash_attention_as_with_einsum(mask, tokens):
+    """Run the kernels in Pallas's interpreter; 600 tokens are five blocks."""
     wanted = tokens_and_gradients(mask, tokens, None)
     found = tokens_and_gradients(mask, tokens, SplashAttention(least_tokens=2, interpret=True))
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -205,8 +205,8 @@ def tokens_and_gradients(mask, tokens, fused):
     # JAX computes the gradient of every bias, an array of (b, h, q, k).
     [("causal", "Softmax CAUSAL"), ("masked", "Softmax PADDING"), ("full", "Softmax PADDING")],
 )
-def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, kind, monkeypatch):
-    """Lowered for CUDA, whose libraries are not asked: nine tokens, so that one of padding is added."""
+def test_no_gradient_of_the_attention_bias_is_computed_for_texts_on_gpus(attention, kind, monkeypatch):
+    """Lower the program for CUDA without its libraries; nine tokens, so that one of padding is added."""
     for name, value in (("check_cudnn_version", 91200), ("check_compute_capability", True)):
         monkeypatch.setattr(f"jax._src.cudnn.fused_attention_stablehlo.{name}", lambda *_, value=value: value)
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.is_cuda_compute_capability_equal", lambda _: False)
@@ -225,7 +225,7 @@ def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, 
     assert "ScaleBias" not in program
 
 
-def test_the_implementation_follows_device_precision_head_size_and_mask():
+def test_device_precision_head_size_and_mask_select_the_implementation():
     @dataclasses.dataclass(frozen=True)
     class Device:
         platform: str
@@ -248,7 +248,7 @@ def test_the_implementation_follows_device_precision_head_size_and_mask():
     assert SplashAttention().supports(1024, 72, None) and not SplashAttention().supports(1023, 72, None)
 
 
-def test_a_model_uses_the_kernel_unless_weights_are_requested(monkeypatch):
+def test_a_model_uses_the_attention_kernel_unless_attention_weights_are_requested(monkeypatch):
     head = HeadSpec("linear", 16)
     spec = ModelSpec(VISION, TEXT, head, head)
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)

@@ -61,7 +61,7 @@ def counted(spec, method, *inputs):
 
 
 @pytest.mark.parametrize("name", further(VISIONS, ("clip", "resnet", "siglip")))
-def test_operations_of_an_image_are_those_that_xla_counts(name):
+def test_flops_of_an_image_match_the_count_of_xla(name):
     vision, head = VISIONS[name]
     spec = ModelSpec(vision, None, head)
     pixels = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
@@ -69,7 +69,7 @@ def test_operations_of_an_image_are_those_that_xla_counts(name):
     assert image_flops(spec) == pytest.approx(counted(spec, "image_embeddings", pixels), rel=0.05)
 
 
-def test_operations_of_a_text_are_those_that_xla_counts():
+def test_flops_of_a_text_match_the_count_of_xla():
     spec = ModelSpec(None, TEXT, text_head=HeadSpec("mlp", 64, hidden=96))
     ids, mask = jax.ShapeDtypeStruct((1, 17), jnp.int32), jax.ShapeDtypeStruct((1, 17), bool)
     assert text_flops(spec, 17) == pytest.approx(counted(spec, "text_embeddings", ids, mask), rel=0.05)
@@ -79,7 +79,7 @@ def test_operations_of_a_text_are_those_that_xla_counts():
 @pytest.mark.parametrize(
     "case", [(768, 12, 12, 32, 8.8), pytest.param((1024, 24, 16, 14, 162), marks=pytest.mark.thorough)]
 )
-def test_flops_of_published_towers_are_the_published_ones(case):
+def test_flops_of_published_towers_match_published_tables(case):
     """ViT-B/32 has 4.4 G multiply-adds and ViT-L/14 81 at 224 pixels (tables of open_clip's profile): twice as many."""
     width, layers, heads, patch, giga = case
     sizes = {"width": width, "layers": layers, "heads": heads, "mlp_width": 4 * width, "patch_size": patch}

@@ -47,7 +47,7 @@ def converted(reference, folder, **options):
 
 
 def metaclip_2():
-    """Its end token has the id 2, under which a CLIP would be pooled at the highest id."""
+    """A model whose end token has the id 2, with which a CLIP would be pooled at the highest id."""
     text = {**TEXT, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     config = transformers.MetaClip2Config(text_config=text, vision_config=VISION, projection_dim=16)
     return perturbed(transformers.MetaClip2Model(config), 5)
@@ -98,7 +98,7 @@ def marked(cases: dict) -> list:
 
 
 @pytest.mark.parametrize("case", marked(PAIRS))
-def test_a_pair_of_towers_gives_the_reference_vectors(case, tmp_path):
+def test_a_pair_of_towers_gives_the_embeddings_of_the_reference(case, tmp_path):
     make, sizes, vocabulary, end = PAIRS[case]
     reference = make(**sizes)
     ours = converted(reference, tmp_path)
@@ -114,7 +114,7 @@ def test_a_pair_of_towers_gives_the_reference_vectors(case, tmp_path):
     assert bias == (reference.logit_bias.item() if make is siglip else None)
 
 
-def test_a_converted_model_goes_through_a_folder_of_ours(tmp_path):
+def test_a_converted_model_is_the_same_after_saving_and_loading(tmp_path):
     direct = loaded(saved(clip(), tmp_path / "theirs"))
     save_model(tmp_path / "ours", direct)
     again = loaded(tmp_path / "ours")
@@ -190,7 +190,7 @@ LONE_TOWERS = {
 
 
 @pytest.mark.parametrize("name", marked(LONE_TOWERS))
-def test_a_single_tower_gives_the_reference_vectors(name, tmp_path):
+def test_a_single_tower_gives_the_embeddings_of_the_reference(name, tmp_path):
     family, side, *head = name.split("_")
     make, config, sizes = LONE_TOWERS[name]
     reference = perturbed(make(config(**sizes)))
@@ -205,7 +205,7 @@ def test_a_single_tower_gives_the_reference_vectors(name, tmp_path):
 
 
 @pytest.mark.parametrize("family", further(("clip", "bert"), ("clip",)))
-def test_tokens_of_text_towers_are_the_reference_ones(family, tmp_path):
+def test_tokens_of_text_towers_match_the_reference(family, tmp_path):
     ids, mask = random_texts(13, 99, 98)
     model = clip() if family == "clip" else bert()
     tokens = nnx.jit(lambda model, *x: model.text.tokens(*x))(converted(model, tmp_path), ids, mask)
@@ -217,7 +217,7 @@ def test_tokens_of_text_towers_are_the_reference_ones(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", further(("siglip", "dinov2"), ("siglip",)))
-def test_tokens_and_last_attention_of_image_towers_are_the_reference_ones(family, tmp_path):
+def test_tokens_and_last_attention_of_image_towers_match_the_reference(family, tmp_path):
     pixels = random_pixels(30)
     model = siglip() if family == "siglip" else dinov2()
     run = nnx.jit(lambda model, pixels: model.vision.tokens_and_attention(pixels))
@@ -243,7 +243,7 @@ REGISTERS = dinov2_with_registers
         *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((REGISTERS, 47), (dinov3, 20))),
     ],
 )  # fmt: skip
-def test_another_image_size_gives_the_reference_vectors(make, size, tmp_path):
+def test_other_image_sizes_give_the_embeddings_of_the_reference(make, size, tmp_path):
     model, pixels = make(), random_pixels(size)
     ours = converted(model, tmp_path, image_size=size)
     lone = make not in (clip, siglip)

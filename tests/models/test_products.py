@@ -65,7 +65,7 @@ def test_bfloat16_gradients_do_not_depend_on_the_number_of_devices(tower):
 
 
 @pytest.mark.parametrize("shape", [(3200, 8), (64, 50, 8)])
-def test_sums_over_many_rows_are_float32(shape):
+def test_gradients_that_sum_over_rows_are_summed_in_float32(shape):
     random = np.random.default_rng(0)
     rows, cotangent = (jnp.asarray(0.2 + random.normal(size=shape), jnp.bfloat16) for _ in range(2))
     wide, wide_cotangent = (np.asarray(array, np.float64).reshape(-1, 8) for array in (rows, cotangent))
@@ -89,7 +89,7 @@ def test_sums_over_many_rows_are_float32(shape):
 @pytest.mark.parametrize(
     "stride, groups", [(2, 4), *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 1), (2, 1), (1, 4)))]
 )
-def test_a_narrow_convolution_has_the_gradients_of_its_rounded_inputs(stride, groups):
+def test_a_bfloat16_convolution_matches_float32_on_rounded_inputs(stride, groups):
     random = np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(5, 9, 9, 4)), jnp.bfloat16)
     kernel = jnp.asarray(random.normal(size=(3, 3, 4 // groups, 8)), jnp.float32)

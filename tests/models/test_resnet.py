@@ -16,7 +16,7 @@ from tests.support.random_inputs import random_pixels
 pytestmark = pytest.mark.quick
 
 
-def test_statistics_are_stored_but_no_gradient_reaches_them():
+def test_batch_norm_statistics_are_stored_and_receive_no_gradient():
     statistics = {path for path in parameter_shapes(RESNET) if path.endswith((".mean", ".variance"))}
     # Three norms in the stem, four in the first block of each stage, three in the stack of the third stage.
     assert len(statistics) == 2 * (3 + 4 * 4 + 3)
@@ -28,7 +28,7 @@ def test_statistics_are_stored_but_no_gradient_reaches_them():
         assert (float(jnp.abs(leaf).max()) > 0) == (path[-1].key not in ("mean", "variance")), path
 
 
-def test_another_image_size_interpolates_the_positions_of_the_pooling():
+def test_positions_of_attention_pooling_are_interpolated_for_another_image_size():
     model = model_of(RESNET)
     vision = dataclasses.replace(RESNET.vision, image_size=96, position_grid=2)
     larger = build_model(dataclasses.replace(RESNET, vision=vision), parameters_of(model))

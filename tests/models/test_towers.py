@@ -45,7 +45,7 @@ def model_of(spec: ModelSpec, dtype: str = "float32") -> DualEncoder:
 
 @pytest.mark.parametrize("padding", [0, 1, 98])
 @pytest.mark.parametrize("pooling", further(["first_eos", "highest_id", "mean", "cls"], ("first_eos", "mean")))
-def test_a_text_vector_does_not_depend_on_padding(pooling, padding):
+def test_a_text_embedding_does_not_depend_on_padding(pooling, padding):
     changes = {"first_eos": {}, "highest_id": {"eos_id": None}}
     spec = dataclasses.replace(TEXT if pooling in changes else BERT, pooling=pooling, **changes.get(pooling, {}))
     model = model_of(ModelSpec(None, spec))
@@ -58,7 +58,7 @@ def test_a_text_vector_does_not_depend_on_padding(pooling, padding):
         np.testing.assert_allclose(longer, short, rtol=0, atol=2e-6)
 
 
-def test_a_bag_of_words_gives_any_order_of_the_words_the_same_vector():
+def test_a_bag_of_words_embeds_every_order_of_words_alike():
     model = model_of(ModelSpec(None, dataclasses.replace(BERT, attention="bag")))
     ids, mask = random_texts(11, 99, 98)
     mask = np.ones_like(mask)
@@ -79,13 +79,13 @@ def test_texts_and_pixels_of_another_size_are_refused():
         images(model_of(SPEC), random_pixels(31))
 
 
-def test_rows_of_padding_alone_are_finite():
+def test_texts_of_padding_alone_have_finite_embeddings():
     model = model_of(ModelSpec(None, BERT))
     assert np.isfinite(texts(model, np.zeros((2, 5), np.int32), np.zeros((2, 5), bool))).all()
 
 
 @pytest.mark.parametrize("spec", [SPEC, pytest.param(RESNET, marks=pytest.mark.slow)], ids=["transformers", "resnet"])
-def test_bfloat16_compute_keeps_float32_parameters_and_vectors_close(spec):
+def test_bfloat16_computation_keeps_float32_parameters_and_similar_embeddings(spec):
     exact, fast = model_of(spec), model_of(spec, "bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(fast))} == {jnp.dtype("float32")}
     inputs = [(images, random_pixels(spec.vision.image_size))]
@@ -138,7 +138,7 @@ def big_visions_positions(tensor, size):
     ("rule", "reference"),
     [("bicubic", clips_positions), ("antialiased", open_clips_positions), ("linear", big_visions_positions)],
 )
-def test_positions_are_interpolated_as_their_library_does_it(rule, reference, size_in, size_out):
+def test_positions_are_interpolated_as_in_their_source_library(rule, reference, size_in, size_out):
     torch = pytest.importorskip("torch")
     positions = np.random.default_rng(0).normal(size=(1 + size_in**2, 4))
     vision = dataclasses.replace(SPEC.vision, image_size=size_out * SPEC.vision.patch_size, position_rule=rule)
@@ -148,7 +148,7 @@ def test_positions_are_interpolated_as_their_library_does_it(rule, reference, si
     np.testing.assert_allclose(ours, reference(torch.from_numpy(positions), size_out), rtol=0, atol=4e-6)
 
 
-def test_the_program_does_not_grow_with_depth():
+def test_the_compiled_program_does_not_grow_with_the_number_of_layers():
     def program(layers: int) -> str:
         spec = ModelSpec(dataclasses.replace(VISION, layers=layers), None)
         graph, state = abstract_model(spec)
@@ -158,14 +158,14 @@ def test_the_program_does_not_grow_with_depth():
     assert program(24).count("\n") == program(3).count("\n")
 
 
-def test_parameter_counts_are_those_of_the_arrays():
+def test_parameter_counts_match_the_sizes_of_arrays():
     counts = parameter_counts(SPEC)
     state = nnx.to_pure_dict(nnx.state(model_of(SPEC)))
     for part in ("vision", "text", "vision_head", "text_head"):
         assert counts[part] == sum(leaf.size for leaf in jax.tree.leaves(state[part]))
 
 
-def test_a_spec_is_unchanged_by_json():
+def test_a_spec_is_the_same_after_writing_and_reading_json():
     for spec in (SPEC, RESNET, ModelSpec(VISION, None), ModelSpec(None, BERT, text_head=HeadSpec("linear", 5))):
         assert ModelSpec.from_json(spec.to_json()) == spec
 
@@ -190,6 +190,6 @@ def test_an_invalid_spec_is_refused(spec, change, field):
     assert caught.value.field == field
 
 
-def test_incompatible_fields_are_refused():
+def test_incompatible_fields_of_a_spec_are_refused():
     refused("images in 16 and texts in 17", ModelSpec, VISION, TEXT, HeadSpec("linear", 16), HeadSpec("linear", 17))
     refused("bag of words", dataclasses.replace, TEXT, attention="bag")  # which has no last token to pool

@@ -34,7 +34,7 @@ NAMES = ["images", "text", "influence", "ranks", "loss", pytest.param("train", m
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_results_agree_with_the_work(bench, encoder, name):
+def test_measured_numbers_match_the_amount_of_work(bench, encoder, name):
     result = bench.bench(encoder, name, sizes(bench), seconds=0.0)
     items = {"images": 3, "text": 4, "influence": 4, "ranks": 1000, "loss": 16, "train": 4}[name]
     assert result["items"] == items and result["rounds"] == 3

@@ -63,7 +63,7 @@ def program_costs():
         yield importlib.import_module("program_costs")
 
 
-def test_a_program_is_counted_as_by_hand(program_costs):
+def test_costs_of_a_program_are_counted_as_by_hand(program_costs):
     costs, turns, array = program_costs.Costs(PROGRAM), 6, 4 * 8 * 8
     # The batch of attention is the window of a convolution, of which one position a row is no hole.
     assert costs.flops == turns * 2 * 8**3 + 2 * 4 * 16 * 24 * 32
@@ -105,7 +105,7 @@ ENTRY %main (layers: f32[12,8,8], number: s32[], input: f32[8,8], outputs: f32[1
 )
 
 
-def test_a_slice_in_a_fusion_inside_a_fusion_is_all_that_is_read_or_written(program_costs):
+def test_a_slice_in_nested_fusions_counts_only_the_bytes_of_the_slice(program_costs):
     """Of both stacks one layer: whole stacks, counted in each turn of a loop, made a step three times as large."""
     layer = 4 * 8 * 8
     assert program_costs.Costs(NESTED).bytes == layer + 4 + layer + layer
@@ -122,7 +122,7 @@ def test_a_slice_in_a_fusion_inside_a_fusion_is_all_that_is_read_or_written(prog
          '{"intermediate_tensor_shape":{"dimensions":["1","1","16","24"]}}}', 5),
     ],
 )  # fmt: skip
-def test_products_of_libraries_on_gpus_count(call, products, program_costs):
+def test_products_by_gpu_libraries_are_counted(call, products, program_costs):
     """A product of 16 x 32 by 32 x 24: one, attention's two, and its five backward."""
     program = f"""HloModule step
 

@@ -67,7 +67,7 @@ EVALUATE = "evaluate MODEL --images images --annotations . --out out"
         (f"{EVALUATE} --corrupted-benchmarks rococo", "corrupted_benchmarks: found rococo, but no corruptions"),
     ],
 )
-def test_commands_refuse_with_one_line_and_2_and_leave_no_result(folder, refusal, command, expected):
+def test_commands_refuse_bad_input_in_one_line_with_code_2_and_write_no_result(folder, refusal, command, expected):
     error = refusal(*command.split())
     (line,) = [line for line in error.splitlines() if line.startswith("rococo:")]
     assert expected in line and "Traceback" not in error
@@ -98,10 +98,10 @@ def test_a_ratio_outside_zero_to_one_is_refused_everywhere(ratio):
         (np.zeros((1, 40, 31, 3), np.uint8), "40 x 31; wanted at least 32"),
     ],
 )
-def test_what_is_no_batch_of_rgb_bytes_cannot_be_corrupted(images, found):
+def test_only_batches_of_rgb_bytes_can_be_corrupted(images, found):
     refused(found, check_images, images)
 
 
 @pytest.mark.parametrize("severity", [0, 6, -1, True, 2.0, "3"])
-def test_a_severity_that_is_no_whole_number_from_one_to_five_is_refused(severity):
+def test_a_severity_that_is_not_a_whole_number_from_one_to_five_is_refused(severity):
     refused("severity: found", check_severity, severity)

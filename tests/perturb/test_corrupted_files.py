@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 NOISE = ("--corruption", "impulse_noise", "--severity", "3", "--seed", "5")
 
 
-def test_every_image_below_the_folder_is_corrupted_without_loss(folder):
+def test_every_image_in_the_folder_is_corrupted_and_stored_without_loss(folder):
     out = run(folder, *NOISE)
     names = ["a.png", "b.jpg", "deep/a.png", "deep/g.png"]
     assert set(contents(out)) == {"a.png", "b.png", "deep/a.png", "deep/g.png", "manifest.json"}
@@ -55,14 +55,14 @@ def test_every_image_below_the_folder_is_corrupted_without_loss(folder):
     assert (manifest["corruption"], manifest["severity"], manifest["seed"]) == ("impulse_noise", 3, 5)
 
 
-def test_an_image_is_corrupted_alike_whatever_lies_beside_it(folder):
+def test_the_corruption_of_an_image_does_not_depend_on_other_files_of_its_folder(folder):
     whole = contents(run(folder, *NOISE))
     (folder / "images" / "a.png").unlink()
     fewer = contents(run(folder, *NOISE, out="fewer"))
     assert all(whole[name] == content for name, content in fewer.items() if name.endswith(".png"))
 
 
-def test_a_stopped_run_resumes_and_another_is_refused(folder, monkeypatch):
+def test_a_stopped_run_resumes_and_a_run_with_other_settings_is_refused(folder, monkeypatch):
     whole = contents(run(folder, *NOISE, out="whole"))
 
     write, count = image_folders.ResumableFolder.write, iter(range(10))
@@ -88,7 +88,7 @@ def test_an_image_too_small_to_corrupt_is_named(folder):
         run(folder, "--corruption", "contrast", "--severity", "1")
 
 
-def test_jpeg_and_size_are_options_and_names_that_differ_in_their_suffix_do_not_overwrite_each_other(folder):
+def test_jpeg_and_size_are_options_and_files_with_equal_stems_do_not_overwrite_each_other(folder):
     Image.new("RGB", (40, 36)).save(folder / "images" / "a.jpg")
     out = run(folder, "--corruption", "contrast", "--severity", "1", "--format", "jpeg", "--size", "32")
     assert {path.name for path in out.glob("*.jpg")} == {"a.png.jpg", "a.jpg.jpg", "b.jpg"}
@@ -96,7 +96,7 @@ def test_jpeg_and_size_are_options_and_names_that_differ_in_their_suffix_do_not_
     assert len(images) == 5 and {Image.open(path).size for path in images} == {(32, 32)}
 
 
-def test_images_of_another_definition_are_not_continued(folder, monkeypatch):
+def test_a_run_does_not_resume_with_another_definition_of_corruptions(folder, monkeypatch):
 
     run(folder, *NOISE)
     monkeypatch.setattr(image_folders, "DEFINITION_VERSION", 0)
@@ -104,7 +104,7 @@ def test_images_of_another_definition_are_not_continued(folder, monkeypatch):
         run(folder, *NOISE)
 
 
-def test_photographs_that_wait_for_others_of_their_size_take_bounded_memory(monkeypatch):
+def test_photographs_waiting_for_others_of_their_size_take_bounded_memory(monkeypatch):
     monkeypatch.setattr(image_folders, "_MOST_BYTES", 40_000)
     shapes = [(100, 50 + number % 20, 3) for number in range(60)]
     held = most = 0

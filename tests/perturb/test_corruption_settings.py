@@ -30,7 +30,7 @@ def reference():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_settings_are_those_of_the_reference(reference, name):
+def test_settings_match_the_reference(reference, name):
     source = inspect.getsource(getattr(reference, name))
     listed = re.search(r"(?:c|alpha) = \[(.*?)\]\s*\[\s*severity - 1\]", source, re.DOTALL)[1]
     listed = re.sub(r"(\d+) \* (0\.\d+)", lambda found: str(int(found[1]) * float(found[2])), listed)
@@ -40,7 +40,7 @@ def test_settings_are_those_of_the_reference(reference, name):
         np.testing.assert_allclose(ours, wanted, rtol=1e-12)
 
 
-def test_settings_of_the_elastic_transform_are_those_of_imagenet_c():
+def test_settings_of_the_elastic_transform_match_imagenet_c():
     """Compare with hendrycks/robustness for images of 224 pixels; imagecorruptions has another transform."""
     published = [
         (244 * 2, 244 * 0.7, 244 * 0.1),
@@ -55,7 +55,7 @@ def test_settings_of_the_elastic_transform_are_those_of_imagenet_c():
 
 
 @pytest.mark.parametrize("side", range(32, 100))
-def test_pixels_are_enlarged_as_pillow_does_by_a_box_filter(side):
+def test_pixels_are_enlarged_like_the_box_filter_of_pillow(side):
     line = np.random.default_rng(side).integers(0, 256, (1, side), np.uint8)
     for small in {int(side * share) for share in digital.PIXELATE}:
         image = Image.fromarray(line[:, :small])
@@ -76,7 +76,7 @@ def test_every_pane_of_frost_but_the_sixth_is_drawn():
 
 
 @pytest.mark.parametrize("levels", [6, 40, 256])
-def test_edges_are_those_of_opencv(levels):
+def test_edges_match_opencv(levels):
     """Few levels make plateaus, where a ridge is as high as its neighbour; smooth planes make weak edges that go on."""
     cv2 = pytest.importorskip("cv2")
     rng = np.random.default_rng(levels)

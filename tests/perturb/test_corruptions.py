@@ -36,18 +36,18 @@ def check(name: str, cases: list[tuple[int, int]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", further(REPRESENTATIVE, ("elastic_transform",), pytest.mark.thorough))
-def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices(name):
+def test_the_same_key_gives_the_same_bytes_for_any_batch_and_number_of_devices(name):
     check(name, EACH_ONCE + (MORE if name == "elastic_transform" else []))
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_same_key_same_bytes_for_any_batch_and_one_two_or_eight_devices_all_kinds(name):
+def test_the_same_key_gives_the_same_bytes_for_any_batch_and_number_of_devices_in_all_kinds(name):
     check(name, ALL if name == "elastic_transform" else [(1, 2), *EACH_ONCE])
 
 
-def test_another_key_or_id_draws_anew():
+def test_another_key_or_id_gives_another_corruption():
     batch = images(2)
     one = np.asarray(CORRUPTIONS["gaussian_noise"](batch, 1, jax.random.key(0)))
     assert (one != np.asarray(CORRUPTIONS["gaussian_noise"](batch, 1, jax.random.key(1)))).mean() > 0.5
@@ -56,7 +56,7 @@ def test_another_key_or_id_draws_anew():
     assert (twice[0] != twice[1]).mean() > 0.5
 
 
-def test_nineteen_kinds_in_four_groups():
+def test_there_are_nineteen_kinds_of_corruption_in_four_groups():
     assert len(CORRUPTIONS) == 19
     assert sum(kind.extra for kind in CORRUPTIONS.values()) == 4
     assert {kind.group for kind in CORRUPTIONS.values()} == {"noise", "blur", "weather", "digital"}
@@ -70,7 +70,7 @@ def test_an_unknown_kind_is_refused_with_the_nearest_name():
 
 
 @pytest.mark.slow
-def test_black_images_survive_every_kind_that_divides():
+def test_kinds_that_divide_by_brightness_handle_black_images():
     black = np.zeros((1, 32, 32, 3), np.uint8)
     for name in ("brightness", "saturate", "fog"):
         out = np.asarray(CORRUPTIONS[name](black, 3, jax.random.key(0)))
@@ -78,7 +78,7 @@ def test_black_images_survive_every_kind_that_divides():
         assert (out == expected).all()
 
 
-def test_devices_keep_their_images():
+def test_corrupted_images_stay_on_their_devices():
     out = CORRUPTIONS["contrast"](jnp.asarray(images(16)), 2, jax.random.key(0), mesh=make_mesh())
     assert out.sharding.num_devices == jax.device_count()
     assert set(SEVERITIES) == {1, 2, 3, 4, 5}

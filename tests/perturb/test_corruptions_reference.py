@@ -101,7 +101,7 @@ def drawn_image(height: int = 72, width: int = 90) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", further(CORRUPTIONS, CORRUPTIONS.keys() - {"glass_blur"}))
-def test_every_kind_is_within_one_of_the_reference(name):
+def test_pixels_of_every_kind_are_within_one_of_the_reference(name):
     check(name, 4, [drawn_image()])
 
 
@@ -110,7 +110,7 @@ def test_every_kind_is_within_one_of_the_reference(name):
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("severity", [*(pytest.param(each, marks=pytest.mark.thorough) for each in (1, 2, 3, 4)), 5])
 @pytest.mark.parametrize("name", further(CORRUPTIONS, [*CORRUPTIONS][::3], pytest.mark.thorough))
-def test_every_kind_is_within_one_of_the_reference_on_the_48_originals(real_data, name, severity, every):
+def test_pixels_of_every_kind_are_within_one_of_the_reference_on_the_48_originals(real_data, name, severity, every):
     # Each image in one severity, two of them or, thorough, all.
     check(name, severity, originals(real_data)[severity - 1 :: len(SEVERITIES)][::every])
 
@@ -133,7 +133,7 @@ def originals(real_data) -> list[np.ndarray]:
 @pytest.mark.thorough
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", BY_SIZE)
-def test_every_kind_that_depends_on_the_size_is_within_one_of_the_reference_at_640_by_480_too(real_data, name):
+def test_pixels_of_kinds_that_depend_on_the_size_are_within_one_of_the_reference_at_640_by_480(real_data, name):
     paths = sorted((real_data / "coco" / "originals" / "val2014").glob("*.jpg"))
     image = next(image for image in (np.asarray(Image.open(path)) for path in paths) if image.shape == (480, 640, 3))
     check(name, 3, [image])

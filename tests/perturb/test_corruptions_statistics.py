@@ -86,7 +86,7 @@ DRAWN = [name for name in RANDOM if name != "frost"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", further(DRAWN, DRAWN[::4], pytest.mark.thorough))
-def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum(name):
+def test_severity_three_differs_from_two_and_four_in_mean_deviation_and_spectrum(name):
     check_severity(name, 3)
 
 
@@ -94,7 +94,7 @@ def test_severity_three_is_told_from_two_and_four_by_mean_deviation_and_spectrum
 @pytest.mark.thorough
 @pytest.mark.parametrize("severity", [1, 2, 4, 5])
 @pytest.mark.parametrize("name", DRAWN)
-def test_every_severity_is_told_from_its_neighbours(name, severity):
+def test_every_severity_differs_from_its_neighbours(name, severity):
     check_severity(name, severity)
 
 
@@ -109,7 +109,7 @@ def test_drawn_frost_has_the_level_and_falling_spectrum_of_photographed_frost():
         assert slopes[0] < -0.7 and slopes[1] < -0.7  # log power falls in every octave by more than a factor of two
 
 
-def test_the_draws_of_a_key_are_those_that_corrupted_images_were_made_with():
+def test_random_draws_of_a_key_match_the_recorded_ones():
     """Pinned from Threefry-2x32 written out; whole numbers and plain uniforms have the same bits everywhere."""
     key = jax.random.key(7)
     glass, shot = blur.draw_glass(key, 30, 41, 3), noise.draw_uniform(key, 30, 41, 1)

@@ -59,7 +59,7 @@ def by_halves(values: np.ndarray) -> np.float32:
     "devices", [pytest.param(1, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.thorough), 8]
 )
 @pytest.mark.parametrize(("wibble", "decay"), [(100.0, FOG[4][1]), pytest.param(1.0, 1.0, marks=pytest.mark.thorough)])
-def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay, devices):
+def test_fractals_match_numpy_exactly_on_any_number_of_devices(wibble, decay, devices):
     mesh = make_mesh(jax.devices()[:devices])
     split = jax.sharding.PartitionSpec(AXES)
 
@@ -74,7 +74,7 @@ def test_fractals_are_the_floats_of_numpy_on_any_number_of_devices(wibble, decay
 
 
 @pytest.mark.slow
-def test_sums_are_by_halves_and_the_program_has_no_other_sum():
+def test_the_program_sums_only_by_halves():
     field = np.random.default_rng(0).normal(300, 5, (SIDE, SIDE)).astype(np.float32)
     assert jax.jit(ordered_sum)(field) == by_halves(field)
     assert jax.jit(ordered_sum)(jnp.arange(7.0)) == 21

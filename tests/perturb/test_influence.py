@@ -53,7 +53,7 @@ def tiny():
         ("masked", "first_eos", [1], False),
     ],
 )
-def test_prefixes_are_shared_where_a_text_ends_in_the_one_token_that_is_pooled(attention, pooling, suffix, expected):
+def test_prefixes_are_shared_only_if_a_text_ends_with_its_pooled_token(attention, pooling, suffix, expected):
     spec = dataclasses.replace(tiny_spec().text, attention=attention, pooling=pooling)
     assert can_share_prefix(spec, [0], suffix) is expected
 
@@ -85,7 +85,7 @@ def test_influence_is_one_minus_the_cosine_to_the_caption_without_the_word(encod
         np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
+def test_a_prefix_tree_contains_every_text_once_and_shares_common_beginnings():
     rng = np.random.default_rng(0)
     # Three different tokens, so that many texts begin alike; some are the same; some are longer than a step of depth.
     texts = [[*rng.integers(3, 6, rng.integers(0, 22)).tolist(), 1] for _ in range(300)]
@@ -107,7 +107,7 @@ def test_a_tree_holds_every_text_once_and_shares_what_they_begin_with():
     assert len(different) <= used <= len(different) + 24 * len(trees) + 100
 
 
-def test_words_not_requested_are_nan_and_the_others_as_before(encoder, expected):
+def test_words_that_were_not_requested_are_nan_and_the_others_are_unchanged(encoder, expected):
     wanted = [range(0, len(values), 2) for values in expected]
     for found, values in zip(word_influence(encoder, CAPTIONS, wanted=wanted), expected, strict=True):
         assert np.isnan(found[1::2]).all()
@@ -135,14 +135,14 @@ def siglip_like() -> Tokenizer:
 
 
 @pytest.mark.parametrize("make", [tiny_tokenizer, siglip_like])
-def test_a_caption_less_a_words_tokens_is_the_shortened_caption_tokenised(make):
+def test_removing_the_tokens_of_a_word_gives_the_tokens_of_the_shortened_caption(make):
     words = WordTokenizer(make())
     for caption, part in zip(CAPTIONS, words(CAPTIONS), strict=True):
         for index, word in enumerate(part.words):
             assert words.around(part.without(index)) == words.tokenizer.encode([without_word(caption, word)])[0]
 
 
-def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
+def test_a_caption_is_tokenised_again_if_a_word_shares_tokens_with_its_neighbours():
     words = WordTokenizer(siglip_like())
     joined, apart = words(["the man's dog", "the man dog"])
     assert SIGLIP_CLEANING.normalize_str("man's") == "▁mans"
@@ -208,7 +208,7 @@ def test_an_unfinished_table_of_another_model_is_discarded_and_a_broken_line_is_
     refused("line 2", read_influence_table, path)
 
 
-def test_memory_is_bounded_by_the_captions_at_once(tiny):
+def test_memory_is_bounded_by_the_number_of_captions_at_once(tiny):
     asked = []
 
     def endless():

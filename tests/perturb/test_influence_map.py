@@ -21,7 +21,7 @@ def write_table(path, captions) -> None:
             file.write(json.dumps({"image": "x", "caption": caption, "words": words, "influence": values}) + "\n")
 
 
-def test_the_map_is_the_table_to_the_bit_and_the_last_of_two_captions_counts(tmp_path):
+def test_the_memory_map_equals_the_table_and_uses_the_last_of_equal_captions(tmp_path):
     captions = [" ".join(f"w{n % k}x{n}" for k in range(2, 2 + n % 6)) for n in range(300)]
     write_table(tmp_path / "t.jsonl", [*captions, *captions[40:80], "", captions[7]])
     table, wanted = InfluenceTable(tmp_path / "t.jsonl"), read_influence_table(tmp_path / "t.jsonl")
@@ -36,7 +36,7 @@ def test_the_map_is_the_table_to_the_bit_and_the_last_of_two_captions_counts(tmp
             table[missing]
 
 
-def test_a_changed_table_is_mapped_anew_and_a_damaged_map_too(tmp_path, monkeypatch):
+def test_a_changed_table_and_a_damaged_map_are_mapped_again(tmp_path, monkeypatch):
     path, made = tmp_path / "t.jsonl", []
     make = influence_table._write_map
     monkeypatch.setattr(influence_table, "_write_map", lambda *each: made.append(1) or make(*each))

@@ -51,7 +51,7 @@ def tiny():
 
 
 @pytest.mark.slow
-def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
+def test_the_influence_of_a_candidate_has_the_same_bits_as_alone(tiny):
     """Prefixes are not shared here: the captions beside it would decide how a caption's tokens are added up."""
     more = {"street": "", "kitchen": "and a cat ", "park": "and a cat and a cat "}
     captions = [f"a red dog sits on the big house {words}near a {place}" for place, words in more.items()]
@@ -63,7 +63,7 @@ def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share_prefix", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_influence_depends_neither_on_order_nor_on_neighbours_nor_on_the_number_of_devices(tiny, share_prefix):
+def test_influence_does_not_depend_on_order_or_batch_or_the_number_of_devices(tiny, share_prefix):
     captions = ["...", "dog", 'the man\'s T-shirt, &amp; "sit"!']
     eight = tiny_encoder(devices=8)
     reference = list(word_influence(tiny, captions, share_prefix=share_prefix))

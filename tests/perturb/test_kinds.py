@@ -47,11 +47,11 @@ def alter(kind: str, caption: str, others=(), **choices) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "caption"), ALL)
-def test_alterations_of_a_caption_are_those_written_by_hand(kind, caption):
+def test_alterations_of_a_caption_match_a_list_written_by_hand(kind, caption):
     assert set(alter(kind, caption, count=99)) == ALL[kind, caption]
 
 
-def test_an_addition_describes_a_noun_or_sets_another_beside_it():
+def test_an_addition_describes_a_noun_or_adds_another_noun():
     made = alter("addition", "A dog", ["a black cat"], count=999)
     assert {"A brown dog", "An old dog", "A dog and a horse", "A dog and an umbrella"} <= set(made)
     assert not {"A black dog", "A dog and a cat", "A dog and a dog"} & set(made)
@@ -73,7 +73,7 @@ def test_new_words_are_in_no_caption_of_the_image_and_nothing_is_lost(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_draw_decides_all_and_draws_differ(kind):
+def test_an_alteration_depends_only_on_its_draw_and_draws_differ(kind):
     caption = CAPTIONS[0] if kind != "order" else "A man with a hat near two small red dogs beside a boy with a kite"
     made = [tuple(alter(kind, caption, draw=draw)) for draw in range(12)]
     assert made == [tuple(alter(kind, caption, draw=draw)) for draw in range(12)]
@@ -84,7 +84,7 @@ def test_an_unknown_kind_is_refused():
     refused("kind", KindAlterer, "noun", LEXICON)
 
 
-def test_an_added_detail_is_none_that_a_caption_says_in_another_word():
+def test_an_added_detail_is_not_a_synonym_of_one_in_the_captions():
     caption, others = "a dog on a rug", ["a mug near a poodle", "a large grey animal"]
     alterer = KindAlterer("addition", LEXICON)
     made = alterer.alter(caption, [caption, *others], count=500)

@@ -25,27 +25,27 @@ def mixed_by_torch(images: np.ndarray, partners: np.ndarray, ratio: float) -> np
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 1 / 3, 0.5, 0.7, 0.9, 0.95, 1.0])
-def test_every_pair_of_pixel_values_mixes_as_torch_mixes_it(ratio):
+def test_every_pair_of_pixel_values_is_mixed_as_by_torch(ratio):
     no_box = jnp.zeros((2, 4), jnp.int32)
     swapped = np.array([1, 0], np.int32)
     mixed = apply_mixing(jnp.asarray(EVERY_PAIR), jnp.asarray(swapped), ratio, no_box, "mix")
     np.testing.assert_array_equal(mixed.images, mixed_by_torch(EVERY_PAIR, swapped, ratio))
 
 
-def test_mixing_inside_a_jitted_step_is_still_exact():
+def test_mixing_is_exact_inside_a_jitted_step():
     images, key = jnp.asarray(random_images(16)), jax.random.key(3)
     inside = jax.jit(lambda images, key: mix_batch(images, key, Mixing(ratio=0.9)))(images, key)
     np.testing.assert_array_equal(inside.images, mixed_by_torch(np.asarray(images), np.asarray(inside.partners), 0.9))
 
 
-def test_float_batches_mix_without_rounding_to_bytes():
+def test_float_batches_are_mixed_without_rounding_to_bytes():
     images = jnp.asarray(random_images(6), jnp.float32) / 255
     mixed = mix_batch(images, jax.random.key(0), Mixing(ratio=0.75))
     expected = 0.75 * np.asarray(images) + 0.25 * np.asarray(images)[np.asarray(mixed.partners)]
     np.testing.assert_allclose(mixed.images, expected, atol=2e-7)  # one rounding of float32 near 1
 
 
-def test_a_patch_holds_the_partner_inside_its_box_and_the_image_outside():
+def test_a_patched_image_shows_the_partner_inside_the_box_and_the_image_outside():
     images = random_images(8)
     mixed = mix_batch(jnp.asarray(images), jax.random.key(1), Mixing(method="patch", ratio=0.6))
     for number, (x1, y1, x2, y2) in enumerate(np.asarray(mixed.boxes)):
@@ -58,7 +58,7 @@ def test_a_patch_holds_the_partner_inside_its_box_and_the_image_outside():
 
 
 @pytest.mark.parametrize("group", [None, 2, 4])
-def test_partners_are_a_permutation_within_groups_and_no_image_is_its_own_partner(group):
+def test_partners_are_a_permutation_within_groups_without_fixed_points(group):
     for seed in range(20):
         partners = np.asarray(draw_partners(jax.random.key(seed), 16, group=group))
         assert sorted(partners) == list(range(16))
@@ -68,7 +68,7 @@ def test_partners_are_a_permutation_within_groups_and_no_image_is_its_own_partne
 
 
 @pytest.mark.slow
-def test_what_an_image_draws_does_not_depend_on_the_batch_around_it():
+def test_random_draws_of_an_image_do_not_depend_on_its_batch():
     ids, ratio, key = jnp.arange(64), jnp.linspace(0.2, 0.9, 64), jax.random.key(2)
     boxes = draw_boxes(key, ids, ratio, 100, 80)
     for part in (slice(3, 11), slice(56, 64)):
@@ -88,7 +88,7 @@ OTHERS += [(8, "patch", group) for group in (4, 32)]
     + [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, "patch", None), (8, "mix", None))]
     + [pytest.param(*case, marks=pytest.mark.thorough) for case in OTHERS],
 )
-def test_one_two_and_eight_devices_give_the_same_bytes(devices, method, group):
+def test_mixing_gives_the_same_bytes_on_one_and_two_and_eight_devices(devices, method, group):
     images, key = jnp.asarray(random_images(64)), jax.random.key(4)
     mesh = make_mesh(jax.devices()[:devices])
     for ratio in (0.37, 0.9):  # a tenth of all pixel pairs is a tie at 0.9
@@ -98,7 +98,7 @@ def test_one_two_and_eight_devices_give_the_same_bytes(devices, method, group):
             np.testing.assert_array_equal(one, other)
 
 
-def test_nothing_is_sent_between_devices_when_partners_stay_in_their_group():
+def test_devices_exchange_no_data_if_partners_stay_in_their_group():
     from rococo_jax.perturb.images.mixing import _mix_over_mesh
 
     shares = jnp.full(16, 0.9)
@@ -113,7 +113,7 @@ def test_nothing_is_sent_between_devices_when_partners_stay_in_their_group():
         assert collective not in silent
 
 
-def test_an_image_without_content_of_another_is_no_negative():
+def test_a_mixed_image_without_content_of_another_is_not_a_negative():
     images, ids = jnp.asarray(random_images(4)), jnp.array([0, 0, 1, 2])
     no_box = jnp.zeros((4, 4), jnp.int32)
     boxes = no_box.at[1:].set(jnp.array([2, 3, 8, 9])).at[2].set(0)
@@ -123,7 +123,7 @@ def test_an_image_without_content_of_another_is_no_negative():
     assert not is_negative(mixed, ids).any()
 
 
-def test_mixings_that_make_no_sense_one_image_and_uneven_splits_are_refused():
+def test_invalid_mixings_and_single_images_and_uneven_splits_are_refused():
     for given in ({"method": "blend"}, {"group": 1}):
         refused("mixing", Mixing, **given)
     cases = [(1, None, None, "at least two"), (6, 4, None, "multiple of the group size 4")]
@@ -136,7 +136,7 @@ def test_mixings_that_make_no_sense_one_image_and_uneven_splits_are_refused():
         refused(message, mix_batch, images, jax.random.key(0), Mixing(group=group), mesh=mesh)
 
 
-def test_sides_of_a_box_are_floored_and_halved_as_published():
+def test_sides_of_a_box_are_rounded_down_and_halved_as_published():
     """CutMix (arXiv 1905.04899): `int(side * sqrt(1 - ratio))`, and half of it, floored, to each side of the centre."""
     height, width, told_apart = 37, 53, 0
     for ratio in (0.5, 0.6, 0.75, 0.9):

@@ -54,7 +54,7 @@ def altered(variant: str, caption: str, originals=None, **choices):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("caption", AWKWARD.values(), ids=AWKWARD.keys())
-def test_awkward_captions_are_altered_in_one_word_or_left_alone(variant, caption):
+def test_difficult_captions_are_altered_in_one_word_or_not_at_all(variant, caption):
     made = altered(variant, caption)
     assert len(made) == bool(find_candidates(split_words(caption), LEXICON))
     for each in made:
@@ -69,7 +69,7 @@ def replaced(select: str, influence) -> str:
     return alterer("same_concept", select=select).alter(THREE, [THREE], values)[0].old
 
 
-def test_the_word_of_lowest_or_highest_influence_is_replaced_and_the_first_of_nearly_equal_ones():
+def test_the_word_of_lowest_or_highest_influence_is_replaced_and_ties_go_to_the_first():
     assert replaced("lowest", [0.3, 0.1, 0.9]) == "boat" and replaced("highest", [0.3, 0.1, 0.9]) == "tree"
     for select, other in (("lowest", 0.5), ("highest", 0.0)):
         # A difference of 1e-7 is rounding, on either side; one of 1e-4 is none.
@@ -90,14 +90,14 @@ def test_training_draws_other_replacements_for_the_same_caption():
     assert len({sample["altered_captions"] for sample in made}) > 20
 
 
-def test_a_random_word_needs_no_influence_and_every_candidate_has_its_turn():
+def test_random_selection_needs_no_influence_and_selects_every_candidate():
     chosen = [alterer("danger", select="random", seed=seed).alter(THREE, [THREE])[0].old for seed in range(60)]
     # 60 fair draws of three: fewer than 8 of one has a chance below 1 in 1,000.
     assert all(chosen.count(word) >= 8 for word in ("dog", "boat", "tree"))
     refused("influence", alterer("danger").alter, THREE, [THREE])
 
 
-def test_same_concept_stays_in_the_group_and_diff_concept_leaves_it():
+def test_same_concept_replaces_within_a_group_and_diff_concept_across_groups():
     caption = "two dogs on the beach"
     for each in altered("same_concept", caption, count=20):
         assert LEXICON.find(each.new).concept == LEXICON.find(each.old).concept == each.concept
@@ -105,14 +105,14 @@ def test_same_concept_stays_in_the_group_and_diff_concept_leaves_it():
         assert LEXICON.find(each.new).concept != each.concept == "animal"
 
 
-def test_singular_stays_singular_and_plural_plural():
+def test_replacements_keep_singular_and_plural():
     for caption, plural in (("a dog", False), ("dogs", True)):
         for each in altered("same_concept", caption, count=30):
             noun = LEXICON.find(each.new)
             assert each.new == noun.form(plural)
 
 
-def test_the_article_before_a_noun_fits_what_is_put_in_where_asked():
+def test_the_article_fits_the_inserted_noun_if_requested():
     for caption, article in (("a dog", "a"), ("an elephant", "an"), ("A dog", "a")):
         made = altered("same_concept", caption, count=30, fit_article=True)
         assert made and all(article_of(each.new) == article for each in made)
@@ -122,28 +122,28 @@ def test_the_article_before_a_noun_fits_what_is_put_in_where_asked():
     assert {article_of(each.new) for each in big} == {"a", "an"}
 
 
-def test_no_word_of_the_images_originals_is_put_in_in_either_number():
+def test_words_of_the_original_captions_are_never_inserted_in_singular_or_plural():
     animals = [noun for noun in LEXICON.groups["animal"].nouns if noun.name not in ("dog", "zebra")]
     originals = ["a dog", " ".join(noun.plural or noun.singular for noun in animals)]
     assert [each.new for each in altered("same_concept", "a dog", originals, count=50)] == ["zebra"]
     assert altered("danger", "a dog", ["a dog", "a weapon"])[0].new == "criminal"
 
 
-def test_a_noun_without_replacement_is_skipped_for_the_next():
+def test_the_next_noun_is_replaced_if_a_noun_has_no_replacement():
     small = {"groups": [{"concept": "a", "nouns": ["dog"]}, {"concept": "b", "nouns": ["hat", "cap"]}]}
     lexicon = Lexicon.from_json({"format": "rococo_jax.lexicon", "version": 1, **small})
     made = CaptionAlterer("same_concept", lexicon).alter("a dog, a hat", ["a dog, a hat"], np.arange(4) / 4)
     assert [(each.old, each.new) for each in made] == [("hat", "cap")]
 
 
-def test_danger_goes_by_what_the_noun_names():
+def test_the_danger_replacement_depends_on_the_kind_of_noun():
     for caption, word in (("a man", "criminal"), ("a kitchen", "minefield"), ("a trick", "committing crime")):
         assert altered("danger", caption)[0].new == word
     assert altered("danger", "a vase")[0].new == "weapon"
     assert set(DANGER) == {group.kind for group in LEXICON.groups.values()}
 
 
-def test_alterations_asked_for_together_are_different_and_draws_differ():
+def test_alterations_requested_together_are_different_and_draws_differ():
     caption = "a dog near a boat"
     many = [each.caption for each in altered("diff_concept", caption, count=100)]
     assert len(set(many)) == 100
@@ -156,7 +156,7 @@ def rising_of(images) -> list[np.ndarray]:
     return [rising(caption) for image in images for caption in image.captions]
 
 
-def test_a_caption_is_altered_alike_whatever_its_neighbours_and_order():
+def test_the_alteration_of_a_caption_does_not_depend_on_other_captions_or_their_order():
     images = [CaptionedImage(f"{i}.jpg", (f"a dog near {i} boats", f"{i} men in a kitchen")) for i in range(20)]
 
     def run(images, seed=0):
@@ -166,7 +166,7 @@ def test_a_caption_is_altered_alike_whatever_its_neighbours_and_order():
     assert run(images) == run(images[::-1]) == {**run(images[:7]), **run(images[7:])} != run(images, seed=1)
 
 
-def test_captions_left_unaltered_are_counted_by_reason():
+def test_unaltered_captions_are_counted_by_reason():
     every_part = " ".join(noun.name for noun in LEXICON.groups["part of a building"].nouns)
     captions = [("", "very nice", "a dog"), ("a cat",), ("a balcony", every_part)]
     images = [CaptionedImage(f"{number}.jpg", texts) for number, texts in enumerate(captions)]
@@ -176,7 +176,7 @@ def test_captions_left_unaltered_are_counted_by_reason():
     assert sorted(made.unaltered.values()) == [2, 2]
 
 
-def test_rand_voca_takes_whole_words_of_the_tokenizer():
+def test_rand_voca_inserts_complete_words_of_the_tokenizer():
     words = vocabulary_words(tiny_tokenizer())
     assert "dog" in words and not any(word.startswith("#") or len(word) < 3 for word in words)
     assert altered("rand_voca", "a dog")[0].new in VOCABULARY
@@ -193,7 +193,7 @@ def test_unknown_choices_are_refused():
         )
 
 
-def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes():
+def test_training_has_k_altered_captions_per_sample_and_the_same_ones_after_a_resume():
     samples = [{"caption": f"a dog near {i} boats", "image": i} for i in range(12)] + [{"caption": "very nice"}]
     table = {sample["caption"]: rising(sample["caption"]) for sample in samples}
     transform = AlterCaptions([alterer("same_concept"), alterer("danger")], table, count=3)
@@ -208,7 +208,7 @@ def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes
     assert whole[-1]["altered_captions"] == ("", "", "") and not whole[-1]["altered_valid"].any()
 
 
-def test_with_one_altered_caption_a_sample_the_alterers_still_take_turns():
+def test_all_kinds_of_alterations_are_drawn_with_one_altered_caption_per_sample():
     samples = [{"caption": f"a dog near {i} boats"} for i in range(40)]
     table = {sample["caption"]: rising(sample["caption"]) for sample in samples}
     transform = AlterCaptions([alterer("same_concept"), alterer("danger")], table, count=1)
@@ -223,7 +223,7 @@ def encoder():
     return tiny_encoder()
 
 
-def test_all_variants_replace_the_same_word_and_files_carry_the_changes(tmp_path, encoder):
+def test_all_variants_replace_the_same_word_and_files_record_the_changes(tmp_path, encoder):
     from rococo_jax.benchmarks.rococo.generate import write_altered
 
     images = [CaptionedImage("a.jpg", ("a red dog near a boat", "the man on a house."))]
@@ -259,7 +259,7 @@ def real_images(real_data):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_25010_real_captions_have_no_no_ops_no_substring_hits_and_no_word_of_the_originals(real_images, variant):
+def test_alterations_of_25010_real_captions_are_never_no_ops_or_words_of_the_originals(real_images, variant):
     """Words are chosen at random here: what holds for every candidate holds for those of lowest influence."""
     made = alter_images(real_images, [None] * 25010, alterer(variant, select="random"))
     assert sum(made.unaltered.values()) < 0.03 * 25010

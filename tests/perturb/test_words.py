@@ -30,12 +30,12 @@ def texts(caption: str) -> list[str]:
         ("नमस्ते हिन्दी", ["नमस्ते", "हिन्दी"]),
     ],
 )
-def test_a_caption_has_these_words(caption, words):
+def test_a_caption_is_split_into_the_expected_words(caption, words):
     assert texts(caption) == words
 
 
 @pytest.mark.parametrize("caption", ["A man's &quot;T-shirt&quot;, caf&eacute;!", "一只狗 👩🏽‍🚀 x", "a&amp;b"])
-def test_spans_are_the_words_as_written_and_never_overlap(caption):
+def test_spans_of_words_contain_their_text_and_never_overlap(caption):
     end = 0
     for word in split_words(caption):
         assert end <= word.start < word.end
@@ -43,7 +43,7 @@ def test_spans_are_the_words_as_written_and_never_overlap(caption):
         end = word.end
 
 
-def test_the_fast_way_through_ascii_finds_the_same_words():
+def test_the_fast_path_for_ascii_finds_the_same_words():
     # Letters that decide something: digits, joins, the possessive s in both cases, an entity's start.
     letters = np.array([*"aBsS01'-.,' &#;S's", *map(chr, range(128))])
     rng = np.random.default_rng(0)
@@ -66,5 +66,5 @@ def test_replacing_keeps_case_punctuation_and_other_occurrences():
     assert (like_case("A", "eagle"), like_case("dog", "Paris")) == ("Eagle", "Paris")
 
 
-def test_words_compare_whatever_their_case_and_apostrophes():
+def test_words_are_equal_regardless_of_case_and_kind_of_apostrophe():
     assert plain("O’Clock") == plain("o'clock")

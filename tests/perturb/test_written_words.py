@@ -34,7 +34,7 @@ def write(tmp_path):
     return run
 
 
-def test_a_note_covers_its_share_and_nothing_else(write, tmp_path):
+def test_a_note_covers_its_share_of_the_image_and_changes_no_other_pixel(write, tmp_path):
     images, _ = write("out")
     assert [each["file"] for each in images] == ["dog.png", "a/cat.jpg", "car.webp.png", "none.png", "boat.png"]
     for each in images:
@@ -54,7 +54,7 @@ def test_a_note_covers_its_share_and_nothing_else(write, tmp_path):
             assert abs(dark.mean() - (right - left - 1) / 2) < 3 and len(dark) > (right - left) / 2
 
 
-def test_a_word_is_what_another_image_shows_and_no_caption_names(write):
+def test_a_written_word_names_an_object_of_another_image(write):
     images, items = write("out")
     assert [each["object"] for each in images] == ["dog", "cat", "car", None, "boat"]
     for each in images:
@@ -69,7 +69,7 @@ def test_a_word_is_what_another_image_shows_and_no_caption_names(write):
 
 
 @pytest.mark.slow
-def test_words_of_a_list_the_control_and_what_is_refused(write, tmp_path, refusal, capsys):
+def test_words_can_come_from_a_list_and_the_control_writes_none(write, tmp_path, refusal, capsys):
     (tmp_path / "words.txt").write_text("mat\n\nowl\n")
     images, items = write("list", "--words", str(tmp_path / "words.txt"), "--ratio", "0.7")
     assert images[0]["word"] == "owl" and {each["word"] for each in images} <= {"mat", "owl"}

@@ -55,7 +55,7 @@ def with_mixes(results: dict) -> dict:
     return results | {"sizes": {"text_to_image": sizes}, "kinds": kinds}
 
 
-def test_mixes_are_explained_and_variants_stand_in_reading_order():
+def test_mixed_galleries_are_explained_and_variants_are_in_reading_order():
     assert "0.75 of itself blended" in variant_note("mix_0.75") and variant_note("fog_3") is None
     names = ["control", "control/unseen", "mix_0.9", "danger/unseen", "danger", "clean"]
     described = {name: Variant.of(fields) for name, fields in describe(names).items()}
@@ -69,7 +69,7 @@ def test_mixes_are_explained_and_variants_stand_in_reading_order():
     ]
 
 
-def test_heat_map_holds_every_kind_and_severity_with_its_number(tmp_path):
+def test_the_heat_map_contains_every_kind_and_severity_with_its_number(tmp_path):
     results = with_corruptions(results_of("one"))
     page = report(tmp_path, save(tmp_path / "one", results))
     (cells,) = re.findall(r'<table class="heat">(.*?)</table>', (tmp_path / "report.html").read_text(), re.DOTALL)
@@ -112,7 +112,7 @@ def with_unseen(results: dict) -> dict:
     return results
 
 
-def test_unseen_images_are_a_second_count_and_no_attack(tmp_path):
+def test_results_on_unseen_images_are_not_shown_as_an_attack(tmp_path):
     page = report(tmp_path, save(tmp_path / "one", with_unseen(with_corruptions(results_of("one")))))
     source = (tmp_path / "report.html").read_text()
     first, rest = source.split("Corrupted images</bdi></h2>")
@@ -126,7 +126,7 @@ def test_unseen_images_are_a_second_count_and_no_attack(tmp_path):
     assert "Danger, unseen" in page.text("table")
 
 
-def test_a_part_named_as_a_corruption_is_a_part_and_no_section_of_corruptions(tmp_path):
+def test_a_part_with_the_name_of_a_corruption_is_shown_as_a_part(tmp_path):
     results = results_of("one")
     figures = {"ota": 60.0, "ties": 0.0}
     results["tasks"]["own"] = {"fog_3": figures, "a/b": figures, "corruptions_1": figures, "mean": figures}
@@ -149,7 +149,7 @@ def test_corruptions_of_several_models_share_one_scale_and_are_folded(tmp_path):
     assert "Corrupted images" in page.text("nav")
 
 
-def test_a_single_kind_or_a_model_that_finds_nothing_still_makes_a_page(tmp_path):
+def test_a_page_is_written_for_a_single_kind_and_for_a_model_without_a_drop(tmp_path):
     results = with_corruptions(results_of("one"), kinds=("fog",), severities=(2,))
     results["tasks"]["image_to_text"]["fog_2"]["drop"] = None
     page = report(tmp_path, save(tmp_path / "one", results))
@@ -165,7 +165,7 @@ def test_seeds_spread_and_control_are_explained(tmp_path):
     assert "what preprocessing alone does" in page.text("li")
 
 
-def test_shades_are_in_order_and_the_ends_are_the_ends():
+def test_shades_are_in_order_and_cover_the_full_range():
     assert [shade(value, 60.0) for value in (-5, 0, 60, 61)] == [0, 0, SHADES - 1, SHADES - 1]
     shades = [shade(value, 60.0) for value in range(61)]
     assert shades == sorted(shades) and set(shades) == set(range(SHADES))
@@ -187,7 +187,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(dark):
+def test_shades_keep_their_order_in_grey_and_their_numbers_are_readable(dark):
     css = asset("page.css")
     light_part, dark_part = css.split("@media screen and (prefers-color-scheme: dark)")
     found = colours(light_part) | (colours(dark_part[: dark_part.index("* {")]) if dark else {})
@@ -200,7 +200,7 @@ def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(d
 
 
 @pytest.mark.slow
-def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
+def test_results_of_altered_images_are_shown(tmp_path):
     """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
     captions = [random_captions(5, seed, longest=6) for seed in range(12)]
     write_world(tmp_path, captions, name="val/{:02}.png", picture=noise(9, 6, 60), altered={}, start=tiny_encoder())

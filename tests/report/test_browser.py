@@ -55,12 +55,12 @@ def click(browser, column: int) -> None:
     browser.evaluate(f"{BOARD}.tHead.rows[1].cells[{column}].querySelector('button').click()")
 
 
-def test_the_leaderboard_opens_best_first(browser):
+def test_the_leaderboard_is_initially_sorted_by_the_best_model(browser):
     clean = [float(value) for value in shown(browser, 1)]
     assert len(clean) == 6 and clean == sorted(clean, reverse=True) and len(set(clean)) > 3
 
 
-def test_a_click_sorts_by_any_column_and_a_second_click_turns_it_round(browser):
+def test_a_click_sorts_by_any_column_and_a_second_click_reverses_the_order(browser):
     drop = browser.evaluate(f"{BOARD}.tHead.rows[1].cells.length") - 1
     click(browser, drop)
     first = [float(value) for value in shown(browser, drop)]
@@ -72,7 +72,7 @@ def test_a_click_sorts_by_any_column_and_a_second_click_turns_it_round(browser):
     assert names == sorted(names) and len(names) == 6
 
 
-def test_the_filter_keeps_rows_that_have_every_word(browser):
+def test_the_filter_shows_rows_that_contain_every_word(browser):
     def write(text: str) -> str:
         return browser.evaluate(
             f"(() => {{ const line = {LONG}.parentElement.previousElementSibling;"
@@ -123,7 +123,7 @@ def each_page(request, browser, many_kinds):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_lies_on_anything_else_and_the_page_does_not_scroll_sideways(each_page, width):
+def test_elements_do_not_overlap_and_the_page_does_not_scroll_sideways(each_page, width):
     show(each_page, width, "light")
     for name, script in CHECKS.items():
         assert each_page.evaluate(script) == [], f"{name} at {width} px"
@@ -148,7 +148,7 @@ def test_the_first_screen_has_three_sentences_then_the_tables_then_the_chart(bro
     show(browser, 1280, "light")
 
 
-def test_a_table_that_is_cut_says_so_until_its_end_is_seen(browser):
+def test_a_table_that_is_cut_off_shows_a_hint_until_its_end_is_visible(browser):
     show(browser, 390, "light")
     line = f"{BOARD}.closest('.scroll').previousElementSibling"
     assert browser.evaluate(f"[{line}.className, {line}.hidden]") == ["more", False]
@@ -160,7 +160,7 @@ def test_a_table_that_is_cut_says_so_until_its_end_is_seen(browser):
     show(browser, 1280, "light")
 
 
-def test_every_control_is_reached_and_used_by_keyboard(browser):
+def test_every_control_can_be_reached_and_used_by_keyboard(browser):
     controls = "a[href], button, input, summary, [tabindex]"
     reachable = f"[...document.querySelectorAll('{controls}')].every(e => e.tabIndex === 0)"
     assert browser.evaluate(reachable)
@@ -173,7 +173,7 @@ def test_every_control_is_reached_and_used_by_keyboard(browser):
         assert browser.evaluate(f"{head}.getAttribute('aria-sort')") not in (before, None)
 
 
-def test_paper_cuts_no_table(browser):
+def test_printing_does_not_cut_off_tables(browser):
     """A4 on its side with margins of 12 mm is 1,032 px wide."""
     show(browser, 1032, "light", media="print")
     cut = browser.evaluate(
@@ -184,7 +184,7 @@ def test_paper_cuts_no_table(browser):
     assert cut == []
 
 
-def test_the_browser_has_nothing_to_complain_of(browser):
+def test_the_browser_reports_no_errors(browser):
     kinds = {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
     assert [event for event in browser.events if event["method"] in kinds] == []
 
@@ -196,7 +196,7 @@ def test_no_request_leaves_the_page(browser):
     assert files and all(url.startswith("file://") and url.endswith("/report.html") for url in files)
 
 
-def test_the_policy_of_the_page_refuses_what_a_script_would_fetch(browser):
+def test_the_content_security_policy_blocks_requests_of_scripts(browser):
     """The browser does enforce what the page promises. What it says of that is taken away: other tests want silence."""
     before = len(browser.events)
     browser.evaluate("document.body.append(Object.assign(new Image(), {src: 'http://example.invalid/x.png'})), 0")

@@ -59,7 +59,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("models", [1, 2])
-def test_every_chart_is_there(runs, tmp_path, models):
+def test_the_page_of_classes_has_every_chart(runs, tmp_path, models):
     page = write_report([runs / f"model-{number}" for number in range(models)], tmp_path / "r.html")[0].read_text()
     for words in ("Reliability", ">ROC<", "Shape or texture", "Change of confidence under corruption"):
         assert words in page, words
@@ -74,7 +74,7 @@ def test_every_chart_is_there(runs, tmp_path, models):
         assert any(len(cell.split(" ")[0].partition(".")[2]) == 3 for cell in row.split(" | "))
 
 
-def test_nothing_is_said_of_what_was_not_measured(tmp_path):
+def test_metrics_that_were_not_measured_are_not_mentioned(tmp_path):
     save(tmp_path / "runs", "model", 0, corrupted=False)
     page = write_report([tmp_path / "runs"], tmp_path / "r.html")[0].read_text()
     assert "RAS" not in page and "Reliability" in page

@@ -53,7 +53,7 @@ D = parts("D", choices="other", classes="2")
 
 
 @pytest.mark.parametrize("members", [(A, B, C), (A, C, D), (A, B, C, D)])
-def test_who_shares_a_task_depends_neither_on_the_order_nor_on_the_rest_of_a_file(tmp_path, members):
+def test_which_models_are_comparable_on_a_task_does_not_depend_on_order_or_other_tasks(tmp_path, members):
     orders = itertools.permutations(range(len(members)))
     found = [shared(grouped(tmp_path, members, order)) for order in orders]
     assert all(each == found[0] for each in found)
@@ -62,14 +62,14 @@ def test_who_shares_a_task_depends_neither_on_the_order_nor_on_the_rest_of_a_fil
     assert found[0]["choices"] == {frozenset(each & labels) for each in ({"A", "C"}, {"D"}) if each & labels}
 
 
-def test_only_the_benchmark_that_differs_is_in_a_section_of_its_own(tmp_path):
+def test_only_the_benchmark_that_differs_has_a_separate_section(tmp_path):
     first, second = grouped(tmp_path, (A, C, D))
     assert [[*run.tasks] for run in first.runs] == [["choices"], ["choices", "classes"], ["classes"]]
     assert [(run.label, [*run.tasks]) for run in second.runs] == [("D", ["choices"])]
     assert second.differences == (("data.choices.captions", "1", "other"),)
 
 
-def test_results_without_a_recorded_scoring_have_the_first_one(tmp_path):
+def test_results_without_a_recorded_scoring_have_its_first_version(tmp_path):
     one, other, third = (parts(name, choices="1") for name in ("one", "other", "third"))
     other["benchmarks"]["choices"]["scoring"] = {"rank": 1}
     third["benchmarks"]["choices"]["scoring"] = {"rank": 2}
@@ -78,7 +78,7 @@ def test_results_without_a_recorded_scoring_have_the_first_one(tmp_path):
     }
 
 
-def test_another_request_of_one_variant_leaves_the_others_in_one_table(tmp_path):
+def test_a_different_request_for_one_variant_leaves_the_others_in_one_table(tmp_path):
     one, other = parts("one", rococo="1"), parts("other", rococo="1")
     for results, sha256 in ((one, "x"), (other, "y")):
         results["benchmarks"]["rococo"]["request"]["variants"] = {"danger": {"from": "danger", "sha256": sha256}}
@@ -143,7 +143,7 @@ def join_files(folder, other) -> None:
     pq.write_table(pa.concat_tables(tables, promote_options="permissive"), folder / "per_query.parquet")
 
 
-def test_tasks_that_the_reference_lacks_are_compared_with_the_first_model_that_has_them(three, capsys):
+def test_tasks_missing_for_the_reference_are_compared_with_the_first_model_that_has_them(three, capsys):
     for order in (("base", "one", "other"), ("one", "base", "other"), ("other", "one", "base")):
         assert main(["compare", *(str(three / name) for name in order), "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)
@@ -173,13 +173,13 @@ def test_models_and_metrics_that_are_not_compared_are_named(three, capsys, refus
     assert {row["metric"] for row in json.loads(said.out)} == {"r1"}
 
 
-def test_results_without_a_common_benchmark_name_what_each_has(tmp_path, refusal):
+def test_the_error_for_results_without_a_common_benchmark_lists_their_benchmarks(tmp_path, refusal):
     grouped(tmp_path, (A, B))
     error = refusal("compare", tmp_path / "A", tmp_path / "B")
     assert "Choices: not compared: only A has results of it; Classes: not compared: only B has results of it" in error
 
 
-def test_a_variant_that_the_reference_lacks_is_named(tmp_path, capsys):
+def test_a_variant_that_is_missing_for_the_reference_is_named(tmp_path, capsys):
     folders = [make_run(tmp_path / name, name, noise=1.0, seed=seed) for seed, name in enumerate("ab")]
     results = json.loads((folders[0] / "results.json").read_text())
     for part in ("tasks", "intervals", "variants"):
@@ -189,7 +189,7 @@ def test_a_variant_that_the_reference_lacks_is_named(tmp_path, capsys):
     assert "b: Image to text, Danger: not compared: a has no results of it" in capsys.readouterr().err
 
 
-def test_models_of_one_name_are_told_apart_by_as_much_of_their_folders_as_it_takes(tmp_path):
+def test_models_of_the_same_name_are_distinguished_by_the_shortest_part_of_their_folders(tmp_path):
     results = [
         (tmp_path / version / "plain" / "results.json", parts("plain", choices="1")) for version in ("old", "new")
     ]
@@ -197,7 +197,7 @@ def test_models_of_one_name_are_told_apart_by_as_much_of_their_folders_as_it_tak
     assert [run.label for run in group.runs] == ["plain (old/plain)", "plain (new/plain)"]
 
 
-def test_one_model_in_two_folders_is_one_row_of_a_table(tmp_path):
+def test_a_model_in_two_folders_has_one_row_in_a_table(tmp_path):
     halves = []
     for name in ("plain", "robust"):
         for task, sha256 in (("choices", "1"), ("classes", "2")):

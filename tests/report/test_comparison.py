@@ -40,12 +40,12 @@ def comparisons(*folders, **options):
         (0.0, 0.26, "0.0 to +0.3"), (-1.0, 1.0, "−1.0 to +1.0"), (None, None, ""),
     ],
 )  # fmt: skip
-def test_an_end_that_excludes_zero_is_not_rounded_to_it(low, high, text):
+def test_the_end_of_an_interval_that_excludes_zero_is_not_rounded_to_zero(low, high, text):
     difference = Difference("a", "b", "rococo", "image_to_text", "clean", "r1", 51.0, 50.0, 1.0, low, high, 0.01)
     assert difference.bounds == text
 
 
-def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
+def test_differences_match_the_results_and_their_queries(runs):
     found = comparisons(runs)
     assert set(found) == {(0, "image_to_text"), (0, "text_to_image")}
     for (_, task), comparison in found.items():
@@ -65,20 +65,20 @@ def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
     assert points["family-1/model-d", "danger", "r1"] == pytest.approx(100 * each.mean())
 
 
-def test_a_clearly_worse_model_has_a_small_p_and_an_equal_one_has_not(runs):
+def test_a_clearly_worse_model_has_a_small_p_and_an_equal_one_a_large_p(runs):
     rows = comparisons(runs, reference="family-0/model-a")[0, "image_to_text"].rows
     p = {row.model: row.p for row in rows if (row.variant, row.metric) == ("clean", "r1")}
     assert p["family-0/model-e"] < 0.001
     assert p["family-1/model-f"] > 0.05
 
 
-def test_an_unknown_reference_is_refused_with_the_names_there_are(runs, tmp_path, refusal):
+def test_an_unknown_reference_is_refused_with_the_available_names(runs, tmp_path, refusal):
     error = refusal("report", runs, "--out", tmp_path / "r.html", "--reference", "model-z")
     assert "--reference" in error and "family-0/model-a" in error
     assert not list(tmp_path.iterdir())
 
 
-def test_hits_that_do_not_give_the_results_figures_are_not_compared(tmp_path):
+def test_rows_that_do_not_give_the_reported_numbers_are_not_compared(tmp_path):
     make_run(tmp_path / "a", "a", 0.5)
     make_run(tmp_path / "b", "b", 0.7, seed=1)
     (tmp_path / "b" / "per_query.parquet").write_bytes((tmp_path / "a" / "per_query.parquet").read_bytes())
@@ -90,7 +90,7 @@ def test_hits_that_do_not_give_the_results_figures_are_not_compared(tmp_path):
     assert line.startswith("b: ") and line.endswith("not compared: no counts of the same queries or items")
 
 
-def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
+def test_the_csv_file_contains_every_difference_with_its_values(runs, page):
     rows = list(csv.DictReader(page.with_suffix(".csv").open(encoding="utf-8", newline="")))
     found = comparisons(runs)
     compared = [row for row in rows if row["compared_with"]]
@@ -106,7 +106,7 @@ def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
         assert [row[name] for name in names] == ["" if end is None else repr(end) for end in ends]
 
 
-def test_primary_tests_of_a_task_are_corrected_together_and_no_others(runs):
+def test_only_the_primary_tests_of_a_task_are_corrected_together(runs):
     for comparison in comparisons(runs).values():
         primary = comparison.primary.values()
         of_altered = {(name, False) for name in ("r1", "fr1", "grounding", "blind")}
@@ -122,7 +122,7 @@ def test_primary_tests_of_a_task_are_corrected_together_and_no_others(runs):
         assert f"{len(primary)} of them are in this table" in comparison_note(comparison)
 
 
-def test_models_are_compared_with_the_first_that_was_named_in_every_task(runs):
+def test_models_are_compared_with_the_first_named_model_in_every_task(runs):
     named = ["family-1-model-d", "family-0-model-a", "family-0-model-c"]
     compared = comparisons(*(runs / name for name in named))
     assert len(compared) == 2
@@ -157,7 +157,7 @@ def test_names_cannot_break_out_of_a_markdown_table():
     assert escaped("a | b\n<script> [x](y) `c`") == r"a \| b &lt;script&gt; \[x\](y) \`c\`"
 
 
-def test_the_page_has_a_card_for_each_model_and_a_point_for_each_in_every_row_of_the_plots(page):
+def test_the_page_has_a_card_for_each_model_and_a_point_in_every_row_of_the_plots(page):
     html = page.read_text(encoding="utf-8")
     assert html.count('class="model-card"') == 6
     assert "149,358,592: vision 86,192,640" in html
@@ -166,13 +166,13 @@ def test_the_page_has_a_card_for_each_model_and_a_point_for_each_in_every_row_of
     assert plots.count("<i title=") == 6 * (2 + 3 + 3)
 
 
-def test_equal_results_give_equal_bytes_comparisons_included(runs, page, tmp_path):
+def test_equal_results_give_equal_bytes_including_comparisons(runs, page, tmp_path):
     write_report([runs], tmp_path / "report.html")
     for suffix in (".html", ".csv", ".md"):
         assert (tmp_path / "report.html").with_suffix(suffix).read_bytes() == page.with_suffix(suffix).read_bytes()
 
 
-def test_results_of_other_conditions_are_not_compared(runs, tmp_path):
+def test_results_under_other_conditions_are_not_compared(runs, tmp_path):
     other = tmp_path / "other"
     make_run(other, "other", 0.5)
     results = json.loads((other / "results.json").read_text())

@@ -67,7 +67,7 @@ def test_rows_have_the_words_of_their_altered_captions(run):
     assert add_replaced_words(items, run.files[0], LEXICON).replaced_word[0] == ("dog",)
 
 
-def test_the_page_has_the_shares_of_the_table(run):
+def test_the_page_shows_the_shares_of_the_table(run):
     rows = [row for row in concept_rows(run, LEXICON) if (row["level"], row["metric"]) == ("concept", "fr1")]
     part = concepts_part([run], LEXICON)
     ((table,),) = [each.blocks for each in part.blocks if hasattr(each, "summary")]
@@ -86,11 +86,11 @@ def test_the_page_has_the_shares_of_the_table(run):
         ("a dog", "a dog", None),
     ],
 )
-def test_the_replaced_word_is_the_one_in_which_captions_differ(original, altered, word):
+def test_the_replaced_word_is_found_by_comparing_captions(original, altered, word):
     assert replaced_word(original, altered) == word
 
 
-def test_shares_by_group_are_those_counted_by_hand(run):
+def test_shares_by_group_match_a_count_by_hand(run):
     rows = {(row["concept"], row["metric"]): row for row in concept_rows(run, LEXICON) if row["level"] == "concept"}
     counted = {key: (row["value"], row["n"], row["images"]) for key, row in rows.items()}
     assert counted == {
@@ -107,7 +107,7 @@ def test_shares_by_group_are_those_counted_by_hand(run):
     assert {row["task"] for row in rows.values()} == {"image_to_text"}
 
 
-def test_words_have_rows_only_with_enough_pairs(run, monkeypatch):
+def test_only_words_with_enough_pairs_have_rows(run, monkeypatch):
     assert {row["level"] for row in concept_rows(run, LEXICON)} == {"concept"}
     monkeypatch.setattr("rococo_jax.report.concepts.LEAST_PAIRS", 1)
     words = {(row["word"], row["metric"]): row for row in concept_rows(run, LEXICON) if row["level"] == "word"}

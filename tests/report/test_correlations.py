@@ -56,7 +56,7 @@ def written(folder):
     return list(csv.DictReader((folder / "correlations.csv").open(newline="")))
 
 
-def test_the_files_hold_scipys_correlations_of_the_figures_in_the_results(population, tmp_path, capsys):
+def test_the_files_contain_the_correlations_of_results_by_scipy(population, tmp_path, capsys):
     assert main(["correlate", str(population), "--out", str(tmp_path / "out")]) == 0
     assert "12 models, 4 metrics; after Holm's correction 1 of 6 pairs" in capsys.readouterr().out
     rows = written(tmp_path / "out")
@@ -81,14 +81,14 @@ def test_the_files_hold_scipys_correlations_of_the_figures_in_the_results(popula
     assert float(drawn.get("width")) == 330 + 3 * 26 + 8
 
 
-def test_the_report_of_many_models_has_the_map_and_one_of_few_has_not(population, tmp_path):
+def test_only_the_report_of_many_models_has_the_map_of_correlations(population, tmp_path):
     page = write_report([population], tmp_path / "many.html")[0].read_text()
     assert "Correlations over 12 models" in page or "over 12 models, times 100" in page
     few = [population / f"model-{number}" for number in range(6)]
     assert "Correlations over" not in write_report(few, tmp_path / "few.html")[0].read_text()
 
 
-def test_what_cannot_be_correlated_is_refused_in_one_line(population, tmp_path, refusal):
+def test_input_that_cannot_be_correlated_is_refused_in_one_line(population, tmp_path, refusal):
     other = tmp_path / "other"
     tasks = json.loads((population / "model-0" / "results.json").read_text())["tasks"]
     write_run(other, "other", tasks, protocol="strict")
@@ -106,12 +106,12 @@ def test_what_cannot_be_correlated_is_refused_in_one_line(population, tmp_path, 
         assert not (tmp_path / "out").exists()
 
 
-def test_what_is_held_is_there_though_only_others_are_asked_for(population):
+def test_the_control_metric_is_included_even_if_only_others_are_requested(population):
     (group,) = group_by_fingerprint(load_results([population]))
     assert ["/".join(place) for place in correlate_runs(group.runs, PLACES[2:]).places] == [PLACES[0], *PLACES[2:]]
 
 
-def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_out(population):
+def test_metrics_that_are_missing_for_a_model_or_constant_are_excluded_and_named(population):
     runs = list(group_by_fingerprint(load_results([population]))[0].runs)
     del runs[0].results["tasks"]["sugarcrepe"]
     study = correlate_runs(runs, [*PLACES, "image_to_text/clean/r5"])
@@ -122,7 +122,7 @@ def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_o
     )
 
 
-def test_the_kept_correlations_are_those_of_the_kept_table():
+def test_the_published_correlations_match_the_published_table():
     findings = CHECKOUT / "docs" / "research"
     scores = pandas.read_csv(findings / "published_field.csv", index_col="checkpoint")
     place, values = {name: number for number, name in enumerate(scores)}, scores.to_numpy().T
@@ -142,7 +142,7 @@ def test_the_kept_correlations_are_those_of_the_kept_table():
     assert has.sum() == 66  # none of what is held
 
 
-def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys, refusal):
+def test_correlations_of_a_table_of_scores_match_scipy(tmp_path, capsys, refusal):
     rng = np.random.default_rng(3)
     size, one = rng.normal(size=(2, 9))
     other = size + one
@@ -225,6 +225,6 @@ def test_the_role_of_a_column_is_not_guessed(text, named, tmp_path, capsys):
     ],
     ids=["decimal commas", "one percent sign", "words", "errors", "a heading twice", "no names"],
 )
-def test_a_cell_that_is_no_number_is_named(text, said, tmp_path, refusal):
+def test_a_cell_that_is_not_a_number_is_named(text, said, tmp_path, refusal):
     (tmp_path / "s.csv").write_text(text)
     assert said in refusal("correlate", tmp_path / "s.csv", "--out", tmp_path / "out")

@@ -5,7 +5,7 @@ import json
 from tests.support.golden.make_page import GOLDEN, digests, pages_of
 
 
-def test_charts_and_tables_are_those_that_were_looked_at(tmp_path):
+def test_charts_and_tables_match_the_inspected_ones(tmp_path):
     wanted, found = json.loads(GOLDEN.read_text()), digests(pages_of(tmp_path))
     assert list(found) == list(wanted)
     # Another matplotlib may place the words of a chart otherwise.

@@ -23,7 +23,7 @@ def drawn(*examples) -> str:
     return render_block(example_cards(examples))
 
 
-def test_the_first_in_the_order_of_choice_are_shown_grouped_by_variant():
+def test_the_first_examples_are_shown_by_variant():
     order = [("danger", 3), ("same_concept", 1), ("danger", 0), ("mix_0.9", 2), ("danger", 4)]
     many = [example(variant=variant, order=place) for variant, place in order]
     many += [example(task="text_to_image", order=0), example(role="won_blind", order=0)]
@@ -46,11 +46,11 @@ def test_the_first_in_the_order_of_choice_are_shown_grouped_by_variant():
         ("", "a cat", [], []),
     ],
 )
-def test_changed_words_are_found_whatever_case_and_punctuation(original, altered, old, new):
+def test_changed_words_are_found_regardless_of_case_and_punctuation(original, altered, old, new):
     assert changed_words(original, altered) == (old, new)
 
 
-def test_comparing_loses_no_word():
+def test_comparing_captions_loses_no_word():
     for caption in ("A  man ,  riding a horse .", "«ein Pferd»", "<b>x</b> &amp;"):
         for words in compare_words(caption, "a man riding"):
             assert [word.text for word in words] in (caption.split(), ["a", "man", "riding"])
@@ -66,25 +66,25 @@ def test_a_card_shows_both_captions_with_the_changed_word_and_both_scores():
     assert "a.jpg" in shown and "<img" not in shown  # without a picture its name stands
 
 
-def test_a_caption_altered_from_another_is_compared_with_that_one():
+def test_an_altered_caption_is_compared_with_its_original():
     wrong = Side("a criminal on a bench", note="altered from: A man on a bench.")
     shown = drawn(example(kind="other_altered", right=Side("two dogs"), wrong=wrong))
     assert "a <mark>criminal</mark> on a bench" in shown and "A <del>man</del> on a bench." in shown
     assert "altered from another image" in shown and "two dogs" in shown
 
 
-def test_without_the_true_caption_its_score_still_stands():
+def test_the_score_of_the_true_caption_is_shown_even_if_its_text_is_missing():
     shown = drawn(example(right=Side(""), right_score=0.3))
     assert "the best of its own captions" in shown and "0.300" in shown
 
 
-def test_an_endless_caption_is_cut():
+def test_a_very_long_caption_is_truncated():
     for caption in ("word " * 5000, "w" * 20000):
         shown = drawn(example(right=Side(caption), wrong=Side(caption)))
         assert len(shown) < 3000 and "…" in shown
 
 
-def test_text_to_image_shows_the_true_image_and_the_one_that_was_mixed():
+def test_text_to_image_examples_show_the_true_image_and_the_mixed_one():
     query, right = Side("a man"), Side(image="a.png", jpeg=JPEG)
     wrong = Side(image="b.png", jpeg=JPEG, note="c.png mixed in; 90 % is its own")
     shown = drawn(example(task="text_to_image", variant="mix_0.9", seed=10, query=query, right=right, wrong=wrong))
@@ -92,7 +92,7 @@ def test_text_to_image_shows_the_true_image_and_the_one_that_was_mixed():
     assert "c.png mixed in; 90 % is its own" in shown and "seed 10" in shown
 
 
-def test_a_choice_shows_the_image_and_both_texts():
+def test_an_example_of_a_choice_shows_the_image_and_both_texts():
     one = example(
         task="sugarcrepe", variant="swap_att", kind="wrong", right=Side("a red cat"), wrong=Side("a blue cat")
     )
@@ -101,7 +101,7 @@ def test_a_choice_shows_the_image_and_both_texts():
     assert shown.count("<img ") == 1
 
 
-def test_sizes_of_pictures_come_from_their_headers():
+def test_sizes_of_images_are_read_from_their_headers():
     assert jpeg_size(JPEG) == (320, 128)
     assert jpeg_size(b"no picture") == jpeg_size(b"") == jpeg_size(None) == jpeg_size(JPEG[:12]) == (0, 0)
     header = JPEG.index(b"\xff\xc0") + 1
@@ -110,7 +110,7 @@ def test_sizes_of_pictures_come_from_their_headers():
         assert jpeg_size(JPEG[:header] + bytes([marker]) + JPEG[header + 1 :]) == expected
 
 
-def test_templates_escape_text_and_only_text():
+def test_templates_escape_only_text():
     table = Table("x<y", [Head("a & b", title='"x"')], [[Cell("<th>")], [Cell("<th>"), Cell("<td>", title="'")]])
     shown = render_block(table)
     assert "&lt;th&gt;" in shown and "&lt;td&gt;" in shown and "a &amp; b" in shown and "&#34;x&#34;" in shown
@@ -119,7 +119,7 @@ def test_templates_escape_text_and_only_text():
     assert "\x00" not in render_block(Note("\x00\ud800")) and "\ud800" not in render_block(Note("\x00\ud800"))
 
 
-def test_long_labels_stay_different():
+def test_long_labels_stay_distinct():
     labels = ["openai/clip-vit-large-patch14-336", "google/siglip-base-patch16-224", "short"]
     assert short_labels(labels, 26) == ["clip-vit-large-patch14-336", "siglip-base-patch16-224", "short"]
     same_end = ["first-organisation/a-model-of-this-name", "other-organisation/a-model-of-this-name"]

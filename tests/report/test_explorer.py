@@ -96,12 +96,12 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("address", FILTERS)
-def test_counts_of_a_filtered_view_are_those_of_pandas(page, frame, address):
+def test_counts_of_a_filtered_view_match_pandas(page, frame, address):
     rows = frame[FILTERS[address](frame)]
     assert len(rows) > 0 and counts(page(address)) == expected(rows)
 
 
-def test_choices_by_task_variant_concept_and_word_are_those_of_pandas_and_an_address_restores_them(page, frame):
+def test_filters_by_task_and_variant_and_word_match_pandas_and_are_restored_from_the_address(page, frame):
     browser = page()
     browser.evaluate(
         "(() => { for (const [name, label] of [['task', 'Image to text'], ['variant', 'Danger']]) {"
@@ -117,13 +117,13 @@ def test_choices_by_task_variant_concept_and_word_are_those_of_pandas_and_an_add
     assert counts(page("word=weapon"))[0] == "0"
 
 
-def test_the_lowest_margin_of_a_model_comes_first(page, frame):
+def test_items_are_sorted_by_the_margin_of_the_selected_model(page, frame):
     shown = page("task=0&sort=margin1").evaluate("shownItems.map(item => answers[1].margin[item])")
     rows = frame[frame.task == "image_to_text"]
     np.testing.assert_allclose(shown, np.sort(rows.positive_score_b - rows.top1_score_b), atol=1e-6)
 
 
-def test_a_card_has_the_picture_and_the_answer_of_each_model(page, frame):
+def test_a_card_shows_the_image_and_the_answer_of_each_model(page, frame):
     browser = page("item=3")
     row = frame[(frame.task == "image_to_text") & (frame.variant == "clean")].iloc[3]
     text = browser.evaluate("document.querySelector('.explored').innerText")
@@ -133,7 +133,7 @@ def test_a_card_has_the_picture_and_the_answer_of_each_model(page, frame):
     assert browser.evaluate("document.querySelector('.explored img').alt") == row.image_a
 
 
-def test_keys_turn_pages_move_between_items_and_reach_the_search(page):
+def test_keys_turn_pages_and_select_items_and_focus_the_search(page):
     browser = page()
 
     def press(key: str) -> None:
@@ -153,7 +153,7 @@ def test_keys_turn_pages_move_between_items_and_reach_the_search(page):
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_nothing_is_fetched_but_pictures_and_nothing_overlaps(page, folder, width):
+def test_only_images_are_fetched_and_elements_do_not_overlap(page, folder, width):
     browser = page()
     seen = len(browser.events)
     page()
@@ -181,7 +181,7 @@ def test_every_text_of_the_explorer_can_be_read(page, scheme):
     assert axe_complaints(browser) == []
 
 
-def test_images_that_are_not_there_are_counted_with_the_option_that_finds_them(folder, capsys):
+def test_missing_images_are_counted_with_the_option_that_finds_them(folder, capsys):
     main(["explore", str(folder / "runs"), "--out", str(folder / "again.html")])
     out = capsys.readouterr().out
     assert "note: 20 images of rococo were not found; rococo explore --images rococo=DIR names their folder" in out
@@ -191,7 +191,7 @@ def test_images_that_are_not_there_are_counted_with_the_option_that_finds_them(f
     assert len(list((folder / "again_pictures").glob("*.jpg"))) == 40
 
 
-def test_a_text_that_ends_a_script_stays_a_text(folder, monkeypatch):
+def test_a_text_that_contains_a_closing_script_tag_stays_a_text(folder, monkeypatch):
     text = "</script><script>alert(1)</script>"
     monkeypatch.setattr("rococo_jax.report.explorer.task_label", lambda name: text)
     main(["explore", str(folder / "runs" / "a"), "--out", str(folder / "script.html")])

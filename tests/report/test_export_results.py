@@ -44,7 +44,7 @@ def winoground(tmp_path) -> Path:
     return folder
 
 
-def test_the_hubs_classes_read_the_headline_with_data_set_date_and_source(winoground, tmp_path):
+def test_the_hub_library_reads_the_headline_with_dataset_and_date_and_source(winoground, tmp_path):
     out = tmp_path / "out"
     run_command(export_results, winoground, "--to", "hub", "--out", out, "--source", "https://example.org")
     assert [*files_of(out)] == [".eval_results/winoground.yaml"]
@@ -62,7 +62,7 @@ def test_the_hubs_classes_read_the_headline_with_data_set_date_and_source(winogr
     assert "5.50 to 10.75" in entry.notes and "400 items" in entry.notes and "protocol paper" in entry.notes
 
 
-def test_a_journal_dates_results_whose_file_was_copied(winoground, tmp_path):
+def test_the_date_of_copied_results_is_read_from_their_journal(winoground, tmp_path):
     entries = [
         {"time": "2026-03-01T02:00:00Z", "event": "evaluated", "model": "me/clip"},
         {"time": "2026-03-04T02:00:00Z", "event": "kept", "model": "me/clip"},
@@ -74,7 +74,7 @@ def test_a_journal_dates_results_whose_file_was_copied(winoground, tmp_path):
     assert entry["date"] == "2026-03-01"
 
 
-def test_a_data_set_of_the_user_is_used_and_a_part_of_a_benchmark_is_left_out(winoground, tmp_path, capsys):
+def test_a_dataset_of_the_user_is_used_and_incomplete_benchmarks_are_excluded(winoground, tmp_path, capsys):
     words = "--to", "hub", "--dataset", "winoground=me/copy:group"
     run_command(export_results, winoground, *words, "--out", tmp_path / "out")
     (entry,) = yaml.safe_load((tmp_path / "out/.eval_results/winoground.yaml").read_text())
@@ -95,12 +95,12 @@ def test_a_data_set_of_the_user_is_used_and_a_part_of_a_benchmark_is_left_out(wi
         ("winoground=copy", "--dataset: winoground: found copy; wanted ORG/NAME"),
     ],
 )
-def test_a_misspelt_data_set_is_refused(winoground, tmp_path, option, message):
+def test_a_misspelt_dataset_is_refused(winoground, tmp_path, option, message):
     words = "--to", "hub", "--out", tmp_path / "out", "--dataset", option
     refused(message, run_command, export_results, winoground, *words)
 
 
-def test_results_without_a_data_set_on_the_hub_and_folders_without_results_are_refused(tmp_path):
+def test_results_without_a_dataset_on_the_hub_and_folders_without_results_are_refused(tmp_path):
     folder = make_run(tmp_path / "run", "clip", 0.5)
     refused("results: found .*; wanted --dataset", run_command, export_results, folder, "--to", "hub", "--out", "x")
     (tmp_path / "empty").mkdir()
@@ -110,7 +110,7 @@ def test_results_without_a_data_set_on_the_hub_and_folders_without_results_are_r
     assert not (tmp_path / "out").exists()
 
 
-def test_data_sets_of_the_hub_come_from_the_addresses_of_files():
+def test_datasets_on_the_hub_are_inferred_from_the_addresses_of_files():
     assert hub_data_set("mmvp") == ("MMVP/MMVP_VLM", "211372d5357398f914d806d07dc305aea1f257d2")
     assert hub_data_set("colorswap") == ("stanfordnlp/colorswap", None)
     assert hub_data_set("rococo") is None
@@ -141,7 +141,7 @@ def details_of(value: object) -> list[dict]:
     return texts + [each for entry in value.values() for each in details_of(entry)]
 
 
-def test_a_record_has_what_the_schema_requires_and_every_number_of_the_results(tmp_path):
+def test_a_record_fulfils_the_schema_and_contains_every_number_of_the_results(tmp_path):
     folder, out = make_run(tmp_path / "run", "me/clip", 0.5), tmp_path / "out"
     run_command(export_results, folder, "--to", "every-eval-ever", "--out", out, "--organization", "Lab")
     name, samples_name = sorted(files_of(out), key=len)
@@ -183,7 +183,7 @@ def test_a_record_has_what_the_schema_requires_and_every_number_of_the_results(t
     assert all(isinstance(text, str) for each in details_of([record, samples]) for text in each.values())
 
 
-def test_the_mean_of_the_samples_is_the_metric_of_the_record(tmp_path):
+def test_the_mean_of_the_samples_equals_the_metric_of_the_record(tmp_path):
     folder, out = make_run(tmp_path / "run", "clip", 0.5), tmp_path / "out"
     run_command(export_results, folder, "--to", "every-eval-ever", "--out", out)
     name, samples_name = sorted(files_of(out), key=len)
@@ -200,7 +200,7 @@ def test_the_mean_of_the_samples_is_the_metric_of_the_record(tmp_path):
     )
 
 
-def test_the_same_results_give_the_same_bytes_and_a_taken_folder_is_refused(tmp_path):
+def test_the_same_results_give_the_same_bytes_and_an_existing_folder_is_refused(tmp_path):
     make_run(tmp_path / "run" / "a", "data/a: b", 0.5)
     make_run(tmp_path / "run" / "b", "b", 0.7)
     words = tmp_path / "run", "--to", "every-eval-ever"

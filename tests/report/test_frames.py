@@ -20,7 +20,7 @@ def runs(tmp_path_factory):
     return folder, {name: json.loads((path / "results.json").read_text()) for name, path in made.items()}
 
 
-def test_every_figure_is_a_row_of_the_frame(runs):
+def test_the_data_frame_has_a_row_for_every_number(runs):
     folder, results = runs
     for given in (folder, results):
         frame = rococo_jax.read_results(given)
@@ -38,7 +38,7 @@ def test_every_figure_is_a_row_of_the_frame(runs):
     refused("nothing", rococo_jax.read_results, folder / "not-there")
 
 
-def test_the_frame_has_the_fields_of_variants_and_marks_headlines(tmp_path):
+def test_the_data_frame_has_the_fields_of_variants_and_marks_headlines(tmp_path):
     choice_run(tmp_path / "one", "one", 60)
     frame = rococo_jax.read_results(tmp_path / "one")
     wanted = "model benchmark task part alteration corruption severity unseen pooled variant kind metric value low high"
@@ -72,7 +72,7 @@ def results_alone(folder):
     return alone
 
 
-def test_differences_are_a_frame_with_the_numbers_of_the_command(runs, capsys):
+def test_the_data_frame_of_differences_has_the_numbers_of_the_command(runs, capsys):
     folder, _ = runs
     frame = rococo_jax.compare(folder, reference="poor")
     assert main(["compare", str(folder), "--reference", "poor", "--json"]) == 0
@@ -90,7 +90,7 @@ def test_differences_are_a_frame_with_the_numbers_of_the_command(runs, capsys):
     refused("none with counts", rococo_jax.compare, folder / "poor")
 
 
-def test_the_first_screen_says_how_often_a_model_is_fooled_and_what_differs(runs):
+def test_the_first_screen_reports_how_often_models_are_fooled_and_their_differences(runs):
     folder, results = runs
     page = (folder / "report.html").read_text()
     tasks = results["good_model"]["tasks"]["image_to_text"]
@@ -106,7 +106,7 @@ def test_the_first_screen_says_how_often_a_model_is_fooled_and_what_differs(runs
     assert "poor</b> is significantly worse than good_model in clean R@1" in screen
 
 
-def test_the_link_to_the_figures_is_an_address(runs, tmp_path):
+def test_the_link_to_the_csv_file_is_a_valid_address(runs, tmp_path):
     folder, _ = runs
     page = tmp_path / "50 % #1?.html"
     assert main(["report", str(folder / "good_model"), "--out", str(page)]) == 0

@@ -27,7 +27,7 @@ def check(capsys, *arguments):
 @pytest.mark.parametrize("metrics", [(), ("--metrics", "fr1,r1", "--margin", "60")])
 @pytest.mark.parametrize("verdict", ["worse", "undecided", "text-bias"])
 @pytest.mark.parametrize("model", ["worse", "same"])
-def test_the_exit_code_is_3_if_a_printed_difference_has_the_verdict(folders, capsys, model, verdict, metrics):
+def test_the_exit_code_is_3_if_a_printed_difference_has_the_requested_verdict(folders, capsys, model, verdict, metrics):
     code, rows, error = check(capsys, folders[model], "--baseline", folders["base"], "--fail-on", verdict, *metrics)
     failing = {"worse": {"worse"}, "undecided": {"worse", "undecided", "at chance"}, "text-bias": {"text bias"}}
     verdicts = [row["verdict"] for row in rows if row["verdict"] in failing[verdict]]
@@ -39,7 +39,7 @@ def test_the_exit_code_is_3_if_a_printed_difference_has_the_verdict(folders, cap
         assert lines[0].startswith(f"rococo compare: {verdicts[0]}: {model} against base: ")
 
 
-def test_a_gate_is_one_family_over_all_tasks_unless_another_is_requested(folders, capsys):
+def test_a_gate_corrects_over_all_tasks_unless_another_family_is_requested(folders, capsys):
     by_family = {
         family: check(capsys, *folders.values(), *options)[1]
         for family, options in {

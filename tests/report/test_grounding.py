@@ -29,7 +29,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_the_first_table_has_blind_and_grounding_beside_false_recall(runs, tmp_path):
+def test_the_first_table_has_blind_and_grounding_next_to_false_recall(runs, tmp_path):
     page = write_report([runs], tmp_path / "report.html")[0].read_text()
     table = page[page.index("Models, image_to_text") :]
     heads = re.findall(r'<button type="button"[^>]*>([^<]*)</button>', table[: table.index("</thead>")])
@@ -37,7 +37,7 @@ def test_the_first_table_has_blind_and_grounding_beside_false_recall(runs, tmp_p
     assert "50 is unbiased" in page and "Grounded or blind" in page
 
 
-def test_baselines_are_greyed_once_for_every_variant(runs):
+def test_baselines_are_shown_in_grey_once_for_every_variant(runs):
     (group,) = group_by_fingerprint(load_results([runs]))
     drawn = render_block(grounding_part(group.runs, "image_to_text"))
     assert len(re.findall(r'<td class="[^"]*soft', drawn)) == 2 * 2
@@ -47,7 +47,7 @@ def test_baselines_are_greyed_once_for_every_variant(runs):
     assert "Shorter wins" not in render_block(grounding_part(group.runs, "text_to_image"))
 
 
-def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
+def test_paired_differences_of_pairs_match_the_results(runs):
     comparison = compare_groups(group_by_fingerprint(load_results([runs])), "model-0")[0, "image_to_text"]
     shares = ["r1", "r5", "r10", "r_mean", "fr1", "preference", "blind", "grounding", "difference_r1"]
     assert {row.metric for row in comparison.rows} == set(shares)
@@ -63,7 +63,7 @@ def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
     assert {row.metric for row in comparison.rows if row.variant == "clean"} == {"r1", "r5", "r10", "r_mean"}
 
 
-def test_examples_are_won_by_most_others_too_or_by_none(runs):
+def test_examples_show_pairs_preferred_by_most_unrelated_images_or_by_none(runs):
     """Three pairs, image by image: the caption of the first is preferred by all, of the second by its image alone."""
     images = np.eye(4, 5, dtype=np.float32) + np.array([0, 0, 0, 0, 1], np.float32)
     texts = np.zeros((4, 5), np.float32)
@@ -88,7 +88,7 @@ def test_examples_are_won_by_most_others_too_or_by_none(runs):
     assert [each.role for each in pairs.won(("image_to_text", "danger", None), half, benchmark)] == ["won_looking"]
 
 
-def test_cards_say_how_a_pair_was_won():
+def test_cards_state_how_many_unrelated_images_prefer_the_pair():
     query = Side(
         image="a.jpg",
         note="99 % of 3 unrelated images prefer the original too; the margin of the matching one ranks 1 of 4",

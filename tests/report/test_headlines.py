@@ -56,7 +56,7 @@ def printed(results, monkeypatch) -> str:
     return written.getvalue()
 
 
-def test_one_number_has_the_same_digits_wherever_it_is_printed(tmp_path, monkeypatch):
+def test_a_number_is_printed_with_the_same_digits_everywhere(tmp_path, monkeypatch):
     planted = planted_winoground(tmp_path / "data", MORE_PARTS)
     folder = saved(tmp_path / "m", planted)
     page = report(tmp_path, folder)
@@ -80,7 +80,7 @@ def test_one_number_has_the_same_digits_wherever_it_is_printed(tmp_path, monkeyp
     assert [line[-6] for line in lines] == ["all", "mean", "object", "relation", "both"]
 
 
-def test_names_say_that_parts_are_absent(tmp_path, monkeypatch):
+def test_names_of_pooled_variants_state_how_many_parts_are_present(tmp_path, monkeypatch):
     planted = planted_winoground(tmp_path / "data", {"Object": 8, "Both": 10}, items={"Object": 141, "Both": 26})
     page = report(tmp_path, saved(tmp_path / "m", planted))
     markdown = (tmp_path / "report.md").read_text()

@@ -37,7 +37,7 @@ def nights(tmp_path) -> list[Path]:
 NUMBERS = "--numbers", "image_to_text/clean/r1,image_to_text/danger/fr1"
 
 
-def test_a_line_for_each_evaluation_oldest_first_and_marked_where_conditions_differ(nights, capsys):
+def test_evaluations_are_listed_oldest_first_and_changed_conditions_are_marked(nights, capsys):
     run_command(history, *nights, *NUMBERS)
     head, _, *lines = capsys.readouterr().out.splitlines()
     assert "Image to text, clean: R@1" in head and "Image to text, danger: FR@1" in head
@@ -48,7 +48,7 @@ def test_a_line_for_each_evaluation_oldest_first_and_marked_where_conditions_dif
     assert lines[7].endswith("| data.rococo.captions |") and "| 64.0 (" in lines[7]
 
 
-def test_a_misspelt_number_is_refused_with_the_nearest(nights):
+def test_a_misspelt_metric_is_refused_with_the_nearest_name(nights):
     words = *nights, "--numbers", "image_to_text/clean/r2"
     refused("number: found 'image_to_text/clean/r2'.*did you mean image_to_text/clean/r", run_command, history, *words)
     refused("headlines: found none; wanted the numbers to show", run_command, history, *nights)
@@ -78,7 +78,7 @@ def test_the_badge_has_the_latest_number_of_one_model(nights, tmp_path):
     assert not (tmp_path / "both.svg").exists()
 
 
-def test_one_evaluation_alone_has_a_chart(nights, tmp_path, capsys):
+def test_a_single_evaluation_has_a_chart(nights, tmp_path, capsys):
     run_command(history, nights[0] / "a", *NUMBERS, "--chart", tmp_path / "chart.svg")
     assert len([*ElementTree.parse(tmp_path / "chart.svg").iter(f"{SVG}title")]) == 1 + 2
     assert len(capsys.readouterr().out.splitlines()) == 4

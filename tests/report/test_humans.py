@@ -36,7 +36,7 @@ def models(tmp_path_factory):
     return folder / "out"
 
 
-def test_the_winoground_parts_add_up_to_the_number_of_all_items():
+def test_human_results_of_winoground_parts_add_up_to_that_of_all_items():
     """The paper prints both; a typing error in one of the twelve numbers would break the sum."""
     (humans,) = find_benchmark("winoground").humans
     parts = {tag.lower(): count for tag, count in ITEMS.items()}
@@ -46,13 +46,13 @@ def test_the_winoground_parts_add_up_to_the_number_of_all_items():
         assert mean == pytest.approx(humans.values["all"][name], abs=0.01), name
 
 
-def test_the_vismin_categories_have_the_mean_that_the_source_prints():
+def test_human_results_of_vismin_categories_have_the_mean_of_the_source():
     (humans,) = find_benchmark("vismin").humans
     values = [humans.values[part][name] for part in find_benchmark("vismin").reader.parts for name in SCORES]
     assert len(values) == 12 and sum(values) / 12 == pytest.approx(86.54, abs=0.005)
 
 
-def test_every_result_of_people_has_a_source_and_is_documented():
+def test_every_human_result_has_a_source_and_is_documented():
     page = (CHECKOUT / "docs/reference/scoring.md").read_text()
     section = page.partition("## Results of people")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
@@ -67,7 +67,7 @@ def test_every_result_of_people_has_a_source_and_is_documented():
                 assert {round(value + 1e-9, 1) for value in values.values()} <= numbers, (name, values, numbers)
 
 
-def test_the_page_ends_its_tables_with_people_and_ranks_them_nowhere(models, tmp_path, monkeypatch):
+def test_human_results_end_the_tables_of_the_page_and_are_not_ranked(models, tmp_path, monkeypatch):
     assert main(["report", str(models), "--out", str(tmp_path / "with.html")]) == 0
     with monkeypatch.context() as patch:
         patch.setattr("rococo_jax.report.tables.human_results", lambda results: {})
@@ -103,7 +103,7 @@ def test_the_terminal_names_the_items_even_if_fewer_were_evaluated(tmp_path, cap
     assert len([line for line in lines if line.startswith("(humans)")]) == 4
 
 
-def test_results_of_other_benchmarks_have_no_people(models):
+def test_results_of_other_benchmarks_have_no_human_results(models):
     results = json.loads((models / "weak" / "results.json").read_text())
     assert human_results(results) and "mean" not in human_results(results)["winoground"].values
     assert human_results(results | {"benchmarks": {"mine": {}}}) == {}

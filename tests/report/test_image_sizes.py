@@ -44,7 +44,7 @@ def read(folder: Path) -> dict:
     return json.loads((folder / "results.json").read_text())
 
 
-def test_each_size_has_the_results_of_a_command_of_its_own(world, tmp_path):
+def test_each_image_size_has_the_results_of_a_separate_command(world, tmp_path):
     fingerprints = set()
     for size in SIZES:
         together = read(world / "out" / f"one@{size}px")
@@ -62,7 +62,7 @@ def test_each_size_has_the_results_of_a_command_of_its_own(world, tmp_path):
     assert len({read(world / "out" / f"one@{size}px")["fingerprint"]["comparable"] for size in SIZES}) == 1
 
 
-def test_each_size_is_a_row_of_the_leaderboard_with_the_shape_bias_of_its_rows(world):
+def test_each_image_size_has_a_row_in_the_leaderboard_with_its_shape_bias(world):
     frame = rococo_jax.leaderboard(world / "out").set_index("model")
     assert set(frame.index) == {f"{name}@{size}px" for name in ("one", "two") for size in SIZES}
     for name, shape_bias in frame["cue_conflict/clean/shape_bias"].items():
@@ -72,7 +72,7 @@ def test_each_size_is_a_row_of_the_leaderboard_with_the_shape_bias_of_its_rows(w
         assert shape_bias == pytest.approx(100 * shape / (shape + texture))
 
 
-def test_the_same_command_resumes_and_further_sizes_read_the_cache_of_texts(world, capsys):
+def test_the_same_command_resumes_and_new_sizes_reuse_cached_texts(world, capsys):
     before = {path: path.stat().st_mtime_ns for path in (world / "out").glob("*/results.json")}
     loud = command(world, "one", "two").replace(" --quiet", "")
     assert main(f"{loud} --image-size 48,24,32,24 --no-report --out {world}/out".split()) == 0
@@ -83,7 +83,7 @@ def test_the_same_command_resumes_and_further_sizes_read_the_cache_of_texts(worl
     assert "one@40px: 48 images and texts embedded, 16 read from the cache" in capsys.readouterr().err
 
 
-def test_a_size_that_leaves_a_border_without_patches_is_noted(world, tmp_path):
+def test_a_note_reports_an_image_size_with_a_border_outside_of_the_patches(world, tmp_path):
     """As in the source libraries, the pixels are cut: a curve against the size compares crops."""
     assert main(f"{command(world, 'one')} --image-size 24,29 --no-report --out {tmp_path}/out".split()) == 0
     notes = {size: " ".join(read(tmp_path / "out" / f"one@{size}px")["notes"]) for size in (24, 29)}
@@ -91,7 +91,7 @@ def test_a_size_that_leaves_a_border_without_patches_is_noted(world, tmp_path):
     assert "images of 24 have no such border" in notes[29] and "fill no patch" not in notes[24]
 
 
-def test_an_encoder_of_the_user_has_no_other_size_and_is_named_as_written(world, refusal, tmp_path):
+def test_an_encoder_of_the_user_cannot_change_its_image_size(world, refusal, tmp_path):
     (tmp_path / "mine.py").write_text(
         "class Enc:\n    def encode_image(self, images): ...\n    encode_text = encode_image\n"
     )
@@ -101,7 +101,7 @@ def test_an_encoder_of_the_user_has_no_other_size_and_is_named_as_written(world,
     )
 
 
-def test_sizes_are_no_further_models(world, tmp_path):
+def test_image_sizes_of_a_model_do_not_count_as_models(world, tmp_path):
     paths = [world / "out" / f"{name}@{size}px" for name in ("one", "two") for size in SIZES]
     (group,) = group_by_fingerprint(load_results(paths))
     assert {name: list(sizes) for name, sizes in runs_by_size(group.runs).items()} == {
@@ -114,7 +114,7 @@ def test_sizes_are_no_further_models(world, tmp_path):
     assert len(one_size_each(group.runs)) == 2
 
 
-def test_a_study_over_models_refuses_two_sizes_of_one(world, tmp_path, expect_refusal):
+def test_a_study_over_models_refuses_two_image_sizes_of_one_model(world, tmp_path, expect_refusal):
     (tmp_path / "factors.csv").write_text("file_name,dark\na.png,1\n")
     runs = " ".join(f"{world}/out/{name}@{size}px" for name in ("one", "two") for size in SIZES)
     problem = "image size: found one at 24, 32, 48 pixels; wanted one size for each model"

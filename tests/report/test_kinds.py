@@ -66,7 +66,7 @@ def two(tmp_path_factory):
     return report(folder, folder / "all"), folder
 
 
-def test_choices_have_a_leaderboard_of_parts_the_mean_first(two):
+def test_the_leaderboard_of_choices_shows_the_mean_before_the_parts(two):
     page, folder = two
     assert groups_of(folder) == ["Mean", "Add att", "Replace rel", "Swap att"]
     rows = leaderboard_of(folder).split("<tbody>")[1]
@@ -76,7 +76,7 @@ def test_choices_have_a_leaderboard_of_parts_the_mean_first(two):
     assert "sd" not in page.text("table").split() and "Accuracy by part" in page.text("h3")
 
 
-def test_each_part_of_choices_has_its_mean_over_corruptions(two):
+def test_each_part_of_choices_has_a_mean_over_corruptions(two):
     _, folder = two
     means = (folder / "report.md").read_text().split("Means over kinds")[1].split("###")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in means.splitlines() if "SugarCrepe" in line]
@@ -84,7 +84,7 @@ def test_each_part_of_choices_has_its_mean_over_corruptions(two):
     assert {tuple(row[2:]) for row in rows} == {("50.0", "30.0", "40.0")} and len(rows) == 6
 
 
-def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two):
+def test_choices_are_compared_item_by_item_and_the_csv_file_contains_the_differences(two):
     page, folder = two
     assert "Differences from better" in page.text("h3") and "Difference" in page.text("th")
     rows = list(csv.DictReader((folder / "report.csv").open(encoding="utf-8", newline="")))
@@ -99,7 +99,7 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two
     assert "| Model | Mean: OTA |" in markdown and "### Differences from better" in markdown
 
 
-def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):
+def test_parts_on_corrupted_images_have_a_separate_section_with_heat_maps(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60))
     source = (tmp_path / "report.html").read_text()
     first, rest = source.split("Corrupted images</bdi></h2>")
@@ -108,7 +108,7 @@ def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):
     assert "SugarCrepe, replace rel" in page.text("h4")
 
 
-def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(two, tmp_path):
+def test_unknown_kinds_and_metrics_are_shown_under_their_names_in_the_results(two, tmp_path):
     page, folder = two
     assert "Word game" in page.text("h2") and "points won" in page.text("th") and "12.3" in page.text("td")
     assert "Word game" in page.text("nav")
@@ -137,13 +137,13 @@ def test_a_share_metric_of_another_package_has_its_label_and_paired_tests(tmp_pa
     assert "Riddles" in (tmp_path / "report.md").read_text()
 
 
-def test_a_task_without_a_kind_is_shown_too(tmp_path):
+def test_a_task_without_a_kind_is_shown(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60, kinds={}))
     assert "SugarCrepe" in page.text("h2") and "OTA" in page.text("th")
 
 
 @pytest.mark.parametrize("label", [NASTY, "$x^2$ \\frac", "日本語 model", "two\nlines", "\x00\ud800"])
-def test_charts_are_well_formed_whatever_a_label_holds_and_load_nothing(label):
+def test_charts_with_any_label_are_well_formed_and_load_nothing(label):
     drawn = interval_bars(label, [Bar(label, Estimate(10.0, 5.0, 20.0))], [0.0, 25.0], "drop")
     root = xml.etree.ElementTree.fromstring(drawn.strip())
     assert root.tag == "figure" and root[0].tag == "figcaption"
@@ -159,7 +159,7 @@ def test_equal_charts_give_equal_bytes_with_colours_for_light_and_dark():
     assert "prefers-color-scheme: dark" in files[0] and "var(--curve-0)" in files[0]
 
 
-def test_curves_of_equal_values_lie_side_by_side():
+def test_curves_of_equal_values_are_drawn_side_by_side():
     curves = tuple(
         Curve(colour, False, str(colour), ((8, Estimate(10.0)), (16, Estimate(20.0)))) for colour in range(3)
     )
@@ -178,7 +178,7 @@ def texts_and_dots(values: list, figures: list[float], logarithmic: bool = False
     return [each.text for each in root.iter("text")], [(each - first) / (last - first) for each in across]
 
 
-def test_axes_are_logarithmic_where_values_are_far_apart():
+def test_axes_are_logarithmic_if_values_are_far_apart():
     # Places are rounded to a hundredth of a pixel, of some 250.
     near = {"abs": 1e-3}
     assert texts_and_dots([32, 64, 128, 256], [1, 2, 3, 4])[1] == pytest.approx([0, 1 / 3, 2 / 3, 1], **near)

@@ -77,7 +77,7 @@ def test_ranks_and_groups_follow_from_the_rows(runs, frame):
     assert frame.set_index("model")["image_to_text/same_concept/fr1_rank_low"][fooled.idxmin()] == 1
 
 
-def test_two_models_have_no_ranks_and_three_of_which_one_has_no_rows_say_so(runs, tmp_path, capsys):
+def test_two_models_have_no_ranks_and_a_note_reports_models_without_rows(runs, tmp_path, capsys):
     two = rococo_jax.leaderboard([runs / "0", runs / "1"])
     assert not [name for name in two if "rank" in name]
     for place in "0123":
@@ -103,7 +103,7 @@ def test_results_under_other_conditions_are_ranked_apart(runs, tmp_path, capsys)
     assert "Leaderboard, section 2" in text and "Not comparable with section 1: data.rococo.captions differ." in text
 
 
-def test_metrics_without_counts_or_without_a_better_end_have_no_rank_and_say_so(tmp_path, capsys):
+def test_metrics_without_counts_or_a_best_value_have_no_rank_and_a_note_reports_it(tmp_path, capsys):
     headline = {"variant": "clean", "metric": "shape_bias", "pooling": "items", "source": "a paper"}
     for number in range(3):
         classes_run(tmp_path, f"model-{number}", number, corrupted=False)
@@ -117,7 +117,7 @@ def test_metrics_without_counts_or_without_a_better_end_have_no_rank_and_say_so(
     assert "fewer than three models have counts of the same queries or items: Pets ood AUROC, MCM." in text
 
 
-def test_facts_are_columns_from_csv_or_json(runs, tmp_path, capsys):
+def test_facts_from_csv_or_json_are_shown_as_columns(runs, tmp_path, capsys):
     table = tmp_path / "facts.csv"
     table.write_text(
         "model,parameters,data\n" + "".join(f"{name},{place}5,x_{place}\n" for place, name in enumerate(NOISE))
@@ -152,7 +152,7 @@ def test_every_format_has_the_same_numbers(runs, frame, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_people_are_a_row_that_is_neither_ranked_nor_in_files(tmp_path, capsys):
+def test_human_results_have_a_row_that_is_neither_ranked_nor_in_files(tmp_path, capsys):
     for name, right in (("a", 8), ("b", 20), ("c", 21)):
         counts = dict.fromkeys(("Object", "Relation", "Both"), right)
         save_planted(tmp_path / "out" / name, planted_winoground(tmp_path / "data" / name, counts, name=name))
@@ -189,7 +189,7 @@ def latex_words(text: str) -> str:
     return words
 
 
-def test_latex_has_no_bare_special_character_and_as_many_cells_as_columns(runs, capsys):
+def test_latex_escapes_special_characters_and_has_one_cell_per_column(runs, capsys):
     table = Table(NASTY, [Head(NASTY, words=True), Head("x")], [[Cell(NASTY), Cell("−1.0", (NASTY,), strong=True)]])
     for text in (latex_table(table), printed(capsys, runs, "--format", "latex"), compared(capsys, runs)):
         without_comment = text.partition("\n")[2]
@@ -227,7 +227,7 @@ def _has_booktabs() -> bool:
 
 
 @pytest.mark.skipif(not _has_booktabs(), reason="pdflatex with booktabs is not installed")
-def test_latex_compiles_with_booktabs_alone(runs, tmp_path, capsys):
+def test_latex_compiles_with_only_booktabs(runs, tmp_path, capsys):
     nasty = Table(NASTY, [Head(NASTY, words=True), Head("x")], [[Cell(NASTY), Cell("−1.0", (NASTY,), strong=True)]])
     tables = [latex_table(nasty), printed(capsys, runs, "--format", "latex"), compared(capsys, runs)]
     head = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
@@ -237,7 +237,7 @@ def test_latex_compiles_with_booktabs_alone(runs, tmp_path, capsys):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_many_models_keep_their_names_beside_the_example(tmp_path):
+def test_the_list_of_many_models_is_complete_and_beside_the_example(tmp_path):
     for place in range(12):
         save(tmp_path / "all" / f"m{place}", results_of(f"model-{place}", 40.0 + 7 * place % 12))
     page = write_report([tmp_path / "all"], tmp_path / "r.html")[0].read_text()

@@ -13,7 +13,7 @@ from tests.support.models import read_model
 from tests.support.refusals import refused
 
 
-def test_the_hub_reads_the_card_and_it_has_a_picture_and_tables(tmp_path):
+def test_the_hub_can_read_the_model_card_with_its_picture_and_tables(tmp_path):
     path = make_run(tmp_path / "run", "clip", 0.5) / "results.json"
     write_card(tmp_path, model_card([path], "mit"), [path])
     loaded = ModelCard.load(tmp_path / "README.md")
@@ -25,7 +25,7 @@ def test_the_hub_reads_the_card_and_it_has_a_picture_and_tables(tmp_path):
     assert (tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG") and "![Figures](figures.png)" in loaded.text
 
 
-def test_the_export_command_writes_a_card_of_the_models_own_results(tmp_path):
+def test_the_export_command_writes_a_card_with_the_results_of_the_model(tmp_path):
     folder, path = hf.saved(hf.clip(), tmp_path / "clip"), make_run(tmp_path / "run", "clip", 0.5) / "results.json"
     options = "--card", path, "--licence", "mit"
     refused("those of this model", run_command, export, folder, tmp_path / "out", *options)
@@ -36,7 +36,7 @@ def test_the_export_command_writes_a_card_of_the_models_own_results(tmp_path):
     assert ModelCard.load(tmp_path / "out" / "README.md").data.license == "mit"
 
 
-def test_results_of_two_models_have_no_one_card(tmp_path):
+def test_a_model_card_of_two_models_is_refused(tmp_path):
     paths = [make_run(tmp_path / name, name, 0.5) / "results.json" for name in ("one", "other")]
     refused("models: found one, other; wanted results of one model", model_card, paths)
     message = "fingerprint: found results of other weights, of 'one'; wanted those of this"

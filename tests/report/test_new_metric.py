@@ -44,7 +44,7 @@ def out(tmp_path, monkeypatch, capsys):
     return tmp_path / "out", capsys.readouterr().out
 
 
-def test_a_row_of_a_metric_is_all_that_tables_need(out, capsys):
+def test_tables_need_only_the_declaration_of_a_new_metric(out, capsys):
     folder, printed = out
     results = json.loads((folder / "one" / "results.json").read_text())
     numbers = results["tasks"]["image_to_text"]["danger"]

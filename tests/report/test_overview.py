@@ -32,7 +32,7 @@ def lines_of(folders, width=80, reference=None):
     return overview_lines(groups, compare_groups(groups, reference), width)
 
 
-def test_numbers_and_stars_are_those_of_the_results_and_of_the_differences(folders, capsys):
+def test_numbers_and_stars_match_the_results_and_differences(folders, capsys):
     assert main(["compare", *map(str, folders), "--reference", "base"]) == 0
     text = capsys.readouterr().out
     assert main(["compare", *map(str, folders), "--reference", "base", "--json"]) == 0
@@ -73,7 +73,7 @@ def test_lines_fit_the_terminal_without_breaking_a_word(folders, width):
     assert set(" ".join(lines).split()) <= allowed
 
 
-def test_the_reference_is_first_then_the_order_of_the_command_line(folders):
+def test_the_reference_comes_first_and_the_others_in_command_line_order(folders):
     text = "\n".join(lines_of(folders, 200, "same"))
     table = text.partition("Text to image:")[0]
     names = [line.split()[0] for line in table.splitlines()[3:7]]
@@ -87,7 +87,7 @@ def test_many_models_have_a_sentence_for_each_verdict(tmp_path):
     assert re.search(r"clean R@1 worse: \d+ of 10 models", text) and "model-3: " not in text
 
 
-def test_models_at_chance_have_no_verdict_and_it_is_said_first(tmp_path):
+def test_models_at_chance_have_no_verdict_and_are_mentioned_first(tmp_path):
     made = [make_run(tmp_path / name, name, noise=60.0, seed=seed) for seed, name in enumerate(("blind", "deaf"))]
     lines = lines_of(made)
     place = next(number for number, line in enumerate(lines) if line.startswith("blind, deaf: clean R@1 is no better"))
@@ -96,7 +96,7 @@ def test_models_at_chance_have_no_verdict_and_it_is_said_first(tmp_path):
     assert not any("fooled less" in line or "fooled more" in line for line in lines)
 
 
-def test_results_under_other_conditions_are_apart_with_the_fields_that_differ(folders, tmp_path):
+def test_results_under_other_conditions_are_separate_with_the_fields_that_differ(folders, tmp_path):
     shutil.copytree(folders[1], tmp_path / "strict")
     results = json.loads((tmp_path / "strict" / "results.json").read_text())
     results["protocol"], results["model"] = "strict", "strict-base"
@@ -107,7 +107,7 @@ def test_results_under_other_conditions_are_apart_with_the_fields_that_differ(fo
     assert "strict-base" in " ".join(lines[place:]) and "strict-base" not in " ".join(lines[:place])
 
 
-def test_choices_and_classes_alone_show_their_headlines(tmp_path):
+def test_results_with_only_choices_or_classes_show_their_headlines(tmp_path):
     for number, name in enumerate(("one", "two")):
         choice_run(tmp_path / "choice" / name, name, 40 + 30 * number, number)
         classes_run(tmp_path / "classes", name, number)

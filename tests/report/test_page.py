@@ -25,7 +25,7 @@ from tests.support.pages import NASTY, VARIANTS, example, report, results_of, sa
 from tests.support.refusals import refused
 
 
-def test_page_is_well_formed_and_shows_every_model_the_best_first_with_one_decimal(tmp_path):
+def test_the_page_is_well_formed_and_shows_every_model_from_best_to_worst(tmp_path):
     clean = [40.04 + (3 * place) % 8 for place in range(8)]
     for place, each in enumerate(clean):
         save(tmp_path / "all" / f"model-{place}", results_of(f"model-{place}", each))
@@ -51,7 +51,7 @@ def last_bits_changed(value, rng):
     return [last_bits_changed(each, rng) for each in value] if isinstance(value, list) else value
 
 
-def test_a_page_is_the_same_whatever_the_last_bits_of_its_numbers(tmp_path):
+def test_a_page_does_not_depend_on_the_last_bits_of_its_numbers(tmp_path):
     rng = np.random.default_rng(0)
     results = [results_of(f"model-{place}", clean=100 / rng.uniform(2, 3)) for place in range(4)]
     for each in results:  # no ties
@@ -66,7 +66,7 @@ def test_a_page_is_the_same_whatever_the_last_bits_of_its_numbers(tmp_path):
     assert pages[0] == pages[1]
 
 
-def test_cells_sort_as_their_numbers_do_six_digits_beyond_what_is_shown():
+def test_cells_are_sorted_by_six_more_digits_than_they_show():
     shown = np.random.default_rng(1).uniform(0.1, 99, 500).round(1)
     numbers = np.unique(np.concatenate([shown, shown + 1e-7, shown - 1e-7, -shown, [0, 1e-7, -1e-7]]))
     keys = [float(re.search(r'data-value="([^"]*)"', cell(value))[1]) for value in numbers]
@@ -80,7 +80,7 @@ def cell(value: float) -> str:
     return render_block(Table("", [Head("")] * 2, [[Cell("name"), Cell(percent(value), value=float(value))]]))
 
 
-def test_csv_numbers_are_the_json_numbers_to_the_last_digit(tmp_path):
+def test_numbers_in_csv_equal_those_in_json_to_the_last_digit(tmp_path):
     results = [results_of("one", 1000 / 19), results_of("two", 200 / 7)]
     results[1]["tasks"]["image_to_text"]["danger"]["drop"] = None
     results[1]["intervals"]["image_to_text"]["danger"]["drop"] = None
@@ -101,7 +101,7 @@ def test_csv_numbers_are_the_json_numbers_to_the_last_digit(tmp_path):
                 assert (row["low"], row["high"]) == tuple(map(str, interval))
 
 
-def test_nothing_is_loaded_from_anywhere(tmp_path):
+def test_the_page_loads_no_external_files(tmp_path):
     nasty = example(query=Side(image="https://e.example/a"), right=Side(NASTY), wrong=Side(NASTY + " too"))
     save(tmp_path / "one", results_of(NASTY), examples=[nasty])
     page = report(tmp_path, tmp_path / "one")
@@ -120,7 +120,7 @@ def test_nothing_is_loaded_from_anywhere(tmp_path):
     assert f"script-src 'sha256-{digest}'" in policy
 
 
-def test_captions_and_names_stay_text_whatever_they_hold(tmp_path):
+def test_captions_and_names_with_markup_are_shown_as_text(tmp_path):
     nasty = results_of(NASTY)
     nasty["tasks"]["image_to_text"]["<b>variant</b>"] = nasty["tasks"]["image_to_text"]["danger"] | {"<i>metric": 1.0}
     nasty["notes"] = ["</ul><script>alert(2)</script>"]
@@ -164,7 +164,7 @@ def test_results_share_a_table_unless_they_differ_in_more_than_the_model(tmp_pat
 
 
 @pytest.mark.parametrize("present", [281, 5000])
-def test_a_shrunken_gallery_is_said_before_any_number(tmp_path, present):
+def test_a_reduced_gallery_is_mentioned_before_any_number(tmp_path, present):
     coverage = {"present": present, "wanted": 5000, "complete": present == 5000}
     data = {"image_count": present, "caption_count": 5 * present + 10, "coverage": coverage}
     text = report(tmp_path, save(tmp_path / "one", results_of("one", data={"rococo": data}))).text()
@@ -175,7 +175,7 @@ def test_a_shrunken_gallery_is_said_before_any_number(tmp_path, present):
         assert 0 <= text.find("Not comparable with results on all images.") < text.index("52.3")
 
 
-def test_drop_is_marked_as_ours_and_recall_as_the_benchmarks(tmp_path):
+def test_the_drop_is_marked_as_our_metric_and_recall_as_that_of_the_benchmark(tmp_path):
     save(tmp_path / "one", results_of("one"))
     formulas = next(
         table for table in tables_of(report(tmp_path, tmp_path / "one")) if "Source of the formula" in table
@@ -201,7 +201,7 @@ def test_unknown_variants_metrics_and_spreads_over_seeds_are_shown(tmp_path):
     assert "median rank" in page.text("table")
 
 
-def test_a_missing_clean_run_or_interval_leaves_a_dash_and_a_gain_is_a_negative_drop(tmp_path):
+def test_missing_values_are_shown_as_a_dash_and_a_gain_as_a_negative_drop(tmp_path):
     results = results_of("one")
     results["tasks"]["image_to_text"]["danger"] |= {"drop": -12.5, "drop_points": -6.0}
     page = report(tmp_path, save(tmp_path / "one", results))
@@ -217,7 +217,7 @@ def test_a_missing_clean_run_or_interval_leaves_a_dash_and_a_gain_is_a_negative_
     assert "95 % interval 4" not in page.text()
 
 
-def test_the_same_results_give_the_same_bytes_and_are_counted_once(tmp_path):
+def test_the_same_results_give_the_same_bytes_and_are_shown_once(tmp_path):
     folder = save(tmp_path / "all" / "one", results_of("one"))
     write_report([tmp_path / "all", folder, folder / "results.json"], tmp_path / "report.html")
     files = [tmp_path / f"report.{suffix}" for suffix in ("html", "csv")]
@@ -230,7 +230,7 @@ def test_the_same_results_give_the_same_bytes_and_are_counted_once(tmp_path):
     assert "one (one)" in words and "one (after)" in words
 
 
-def test_results_without_examples_have_figures_and_one_sentence_says_why(tmp_path):
+def test_results_without_examples_have_charts_and_a_sentence_that_explains_it(tmp_path):
     save(tmp_path / "all" / "whole", results_of("whole"), examples=[example()])
     save(tmp_path / "all" / "scored", results_of("scored"))
     (tmp_path / "all" / "scored" / "per_query.parquet").unlink()
@@ -240,7 +240,7 @@ def test_results_without_examples_have_figures_and_one_sentence_says_why(tmp_pat
 
 
 @pytest.mark.thorough
-def test_twenty_models_fit_a_page_of_reasonable_size(tmp_path):
+def test_a_page_of_twenty_models_has_a_reasonable_size(tmp_path):
     for place in range(20):
         save(tmp_path / "all" / f"{place:02}", results_of(f"family/model-{place}", 30 + place))
     report(tmp_path, tmp_path / "all")
@@ -286,7 +286,7 @@ def test_bad_results_are_refused_in_one_line_and_nothing_is_written(tmp_path, re
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_sources_that_are_not_there_and_outputs_that_are_no_page_are_refused(tmp_path):
+def test_missing_sources_and_outputs_that_are_not_a_page_are_refused(tmp_path):
     folder = save(tmp_path / "one", results_of("one"))
     refused("nothing there", write_report, [tmp_path / "missing"], tmp_path / "report.html")
     with pytest.raises(InputError, match=r"without results\.json"):
@@ -295,14 +295,14 @@ def test_sources_that_are_not_there_and_outputs_that_are_no_page_are_refused(tmp
     refused("at least one", write_report, [], tmp_path / "report.html")
 
 
-def test_command_writes_both_files_and_says_where(tmp_path, capsys):
+def test_the_command_writes_both_files_and_prints_their_paths(tmp_path, capsys):
     folder = save(tmp_path / "one", results_of("one"))
     assert main(["report", str(folder), "--out", str(tmp_path / "r.html")]) == 0
     assert str(tmp_path / "r.html") in capsys.readouterr().out
     assert (tmp_path / "r.html").exists() and (tmp_path / "r.csv").exists()
 
 
-def test_results_that_are_there_twice_are_said_to_be_the_same(tmp_path):
+def test_a_message_reports_results_that_were_given_twice(tmp_path):
     """Evaluate one model alone, and later together with another one into the same folder."""
     folders = [save(tmp_path / name, results_of(name[0])) for name in ("a", "b")]
     shutil.copytree(folders[0], tmp_path / "a again")
@@ -312,7 +312,7 @@ def test_results_that_are_there_twice_are_said_to_be_the_same(tmp_path):
     assert "the same results" not in (tmp_path / "report.md").read_text()
 
 
-def test_notes_of_some_models_name_them():
+def test_notes_name_the_models_that_they_apply_to():
     def run(label, *notes):
         return Run(label, Path(label), {"notes": [*notes], "data": {}})
 

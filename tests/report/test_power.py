@@ -58,14 +58,14 @@ def test_the_number_for_a_corrected_test_finds_the_effect_in_80_percent_of_sampl
     assert 0.75 <= found_share(images, gains, pilot.spread**2 / 100**2) <= 0.85
 
 
-def test_images_and_effect_are_one_formula():
+def test_the_number_of_images_and_the_effect_follow_from_one_formula():
     for effect, spread, critical in ((5.0, 50.0, 1.96), (1.0, 20.0, 3.1), (30.0, 60.0, 2.4)):
         images = images_needed(effect, spread, critical)
         detectable = [minimum_detectable_effect(spread / n**0.5, n, critical) for n in (images, images - 1)]
         assert detectable[0] <= effect < detectable[1]
 
 
-def test_a_pilot_gives_the_mde_of_its_comparison_and_its_family(tmp_path, capsys):
+def test_a_pilot_gives_the_same_mde_as_its_comparison_and_family(tmp_path, capsys):
     for name, noise, seed in (("one", 1.0, 0), ("two", 1.6, 1)):
         make_run(tmp_path / name, name, noise, seed)
     number = "image_to_text", "danger", "fr1"
@@ -91,7 +91,7 @@ def test_a_pilot_gives_the_mde_of_its_comparison_and_its_family(tmp_path, capsys
         (("--from", "OUT"), "no two that can be compared"),
     ],
 )
-def test_plans_without_meaning_are_refused_in_one_line(tmp_path, refusal, options, part):
+def test_meaningless_plans_are_refused_in_one_line(tmp_path, refusal, options, part):
     make_run(tmp_path / "one", "one", 1.0)
     options = [str(tmp_path / "one") if each == "OUT" else each for each in options]
     assert part in refusal("power", *(["--effect", "3"] if "--effect" not in options else []), *options)

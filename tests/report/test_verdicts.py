@@ -29,7 +29,7 @@ def compare(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_json_rows_are_the_differences_of_the_results(folders, capsys):
+def test_rows_in_json_match_the_differences_of_the_results(folders, capsys):
     rows = json.loads(compare(capsys, *folders, "--json"))
     values = {folder.name: read_results(folder / "results.json")["tasks"] for folder in folders}
     assert {row["model"] for row in rows} == {"worse", "same"} and {row["reference"] for row in rows} == {"base"}
@@ -56,7 +56,7 @@ def test_a_verdict_follows_the_corrected_p_and_the_better_end(folders, capsys):
     assert {row["verdict"] for row in rows if row["model"] == "worse"} >= {"worse"}
 
 
-def test_models_are_equivalent_within_a_wide_margin_alone(folders, capsys):
+def test_models_are_equivalent_only_within_a_wide_margin(folders, capsys):
     wide = json.loads(compare(capsys, *folders, "--margin", 99, "--json"))
     assert {row["verdict"] for row in wide} == {"equivalent"}
     narrow = json.loads(compare(capsys, *folders, "--margin", 5.5, "--json"))
@@ -64,12 +64,12 @@ def test_models_are_equivalent_within_a_wide_margin_alone(folders, capsys):
     assert {row["verdict"] for row in narrow} - {"equivalent"}
 
 
-def test_a_margin_that_the_images_cannot_show_is_refused_with_the_smallest_one(folders, refusal):
+def test_a_margin_too_small_for_the_images_is_refused_with_the_smallest_possible_one(folders, refusal):
     error = refusal("compare", *folders, "--margin", "4.9")
     assert "--margin: points: found 4.9; wanted at least 5: 60 images cannot show less (3 / 60)" in error
 
 
-def test_one_family_of_all_tasks_is_corrected_for_more_tests(folders, capsys):
+def test_a_family_of_all_tasks_is_corrected_for_more_tests(folders, capsys):
     by_task, of_all = (
         json.loads(compare(capsys, *folders, "--json", "--family", family)) for family in ("task", "all")
     )
@@ -94,7 +94,7 @@ def test_the_named_reference_and_metrics_are_compared(folders, capsys):
     assert {row["metric"] for row in rows} == {"r5", "r10"}
 
 
-def test_page_and_terminal_have_the_same_cells(folders, capsys, tmp_path):
+def test_the_page_and_the_terminal_show_the_same_cells(folders, capsys, tmp_path):
     printed = compare(capsys, *folders, "--all")
     lines = [line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|")]
     header, _, *rows = [[cell.strip() for cell in line] for line in lines]
@@ -121,7 +121,7 @@ def test_bad_options_are_refused_in_one_line(folders, refusal, arguments, part):
     assert part in refusal("compare", *folders, *arguments)
 
 
-def test_files_beside_the_results_are_refused_with_the_folder_to_name(folders, tmp_path, refusal):
+def test_files_beside_the_results_are_refused_with_the_right_folder(folders, tmp_path, refusal):
     # As a shell expands out/*.
     (tmp_path / "journal.jsonl").write_text("{}\n{}\n")
     error = refusal("compare", tmp_path / "journal.jsonl", *folders)
@@ -129,11 +129,11 @@ def test_files_beside_the_results_are_refused_with_the_folder_to_name(folders, t
     assert f"{found}, such as {tmp_path}" in error
 
 
-def test_one_model_is_refused(folders, refusal):
+def test_a_comparison_of_one_model_is_refused(folders, refusal):
     assert "at least two models" in refusal("compare", folders[0])
 
 
-def test_models_at_chance_are_not_called_less_often_fooled(tmp_path, capsys):
+def test_models_at_chance_are_not_described_as_fooled_less_often(tmp_path, capsys):
     """Two models whose captions lie anywhere: neither finds more than guessing does."""
     chance = [make_run(tmp_path / name, name, noise=60.0, seed=seed) for seed, name in enumerate(("blind", "deaf"))]
     folders = [*chance, make_run(tmp_path / "good", "good", noise=1.0)]
@@ -171,14 +171,14 @@ def renamed(folder, old, new):
     return folder
 
 
-def test_the_control_is_no_primary_difference(tmp_path, capsys):
+def test_the_control_is_not_a_primary_difference(tmp_path, capsys):
     made = [make_run(tmp_path / name, name, noise) for name, noise in (("base", 1.0), ("worse", 2.2))]
     rows = json.loads(compare(capsys, *(renamed(folder, "danger", "control") for folder in made), "--json"))
     assert {row["variant"] for row in rows} == {"clean", "same_concept", "mix_0.9"}
 
 
 @pytest.mark.parametrize("reference", ["base", "worse"])
-def test_the_sentence_on_the_leader_has_the_p_of_the_table(folders, capsys, reference):
+def test_the_sentence_about_the_best_model_has_the_p_of_the_table(folders, capsys, reference):
     folders = folders[:2]
     rows = json.loads(compare(capsys, *folders, "--reference", reference, "--json"))
     printed = compare(capsys, *folders, "--reference", reference, "--all")
@@ -188,12 +188,12 @@ def test_the_sentence_on_the_leader_has_the_p_of_the_table(folders, capsys, refe
         assert ("significantly ahead" in sentence) == (row["p_corrected"] < 0.05)
 
 
-def test_two_leaders_that_were_not_tested_are_not_called_significantly_different(folders, capsys):
+def test_the_best_two_models_are_not_called_significantly_different_without_a_test(folders, capsys):
     printed = compare(capsys, *folders, "--reference", "worse", "--all")
     assert "These two were not tested against each other" in printed and "significantly ahead" not in printed
 
 
-def test_a_task_that_the_reference_lacks_is_compared_with_the_first_model_that_has_it(folders, tmp_path, capsys):
+def test_a_task_missing_for_the_reference_is_compared_with_the_first_model_that_has_it(folders, tmp_path, capsys):
     made = [make_run(tmp_path / name, name, noise) for name, noise in (("first", 1.0), ("second", 1.2), ("third", 2.0))]
     results = json.loads((made[0] / "results.json").read_text())
     for part in ("tasks", "intervals", "sizes", "kinds", "variants", "chance"):

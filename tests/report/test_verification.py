@@ -135,7 +135,7 @@ def test_a_changed_digit_of_a_report_is_found(folder, capsys, suffix, number, pl
     assert len(lines) == 2 and place in lines[0] and lines[-1].endswith("1 differ")
 
 
-def test_rows_that_are_missing_are_no_verification(folder, capsys):
+def test_missing_rows_fail_the_verification(folder, capsys):
     (folder / "a" / "per_query.parquet").unlink()
     lines = verified(folder, capsys)
     assert any("per_query.parquet: sha256: stored" in line and "no such file" in line for line in lines)
@@ -155,7 +155,7 @@ def test_other_tables_are_skipped_and_the_differences_are_written_as_json(folder
 
 
 @pytest.mark.parametrize("value", [5, None, "x", [], {"clean": 3}, {"clean": {"r1": 10**400}}])
-def test_results_of_another_shape_are_named_without_a_traceback(folder, capsys, value):
+def test_results_of_another_structure_are_reported_without_a_traceback(folder, capsys, value):
     path = folder / "a" / "results.json"
     results = json.loads(path.read_text())
     results["tasks"]["image_to_text"] = value
@@ -164,14 +164,14 @@ def test_results_of_another_shape_are_named_without_a_traceback(folder, capsys, 
     assert lines[0].startswith(f"{path}: sha256 of all other entries: stored")
 
 
-def test_results_or_annotations_are_verified_and_never_both(folder, expect_refusal):
+def test_results_and_annotations_cannot_be_verified_together(folder, expect_refusal):
     refused("input: found neither; wanted RESULTS or --annotations", run_command, verify)
     expect_refusal(f"verify {folder} --annotations {folder}", "--annotations: found also RESULTS")
     (folder / "empty").mkdir()
     refused("a folder without results.json", run_command, verify, folder / "empty")
 
 
-def test_scores_of_another_program_are_verified_with_their_rows(tmp_path, capsys):
+def test_results_of_scores_from_another_program_are_verified(tmp_path, capsys):
     questions = [
         {
             "image": "7.jpg",
@@ -249,6 +249,6 @@ def test_a_similarity_is_equal_within_a_hundred_thousandth(stored, recomputed, i
     assert [each.place for each in different] == ([] if is_close else ["t: v: row 1: score"])
 
 
-def test_embeddings_need_results(refusal):
+def test_verifying_embeddings_requires_results(refusal):
     assert "--embeddings: found it alone" in refusal("verify", "--embeddings", "--annotations", "somewhere")
     assert "--cache: found it alone" in refusal("verify", "somewhere", "--cache", "elsewhere")

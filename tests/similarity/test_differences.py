@@ -53,7 +53,7 @@ def counted():
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_counts_are_those_of_all_pairs_with_ties_and_several_own_queries(twice):
+def test_counts_match_a_loop_over_all_pairs_with_ties_and_several_queries_per_image(twice):
     generator = np.random.default_rng(1)
     groups = make_groups(generator) | ({} if twice else {"second_group": None})
     count = len(groups["query_group"])
@@ -70,7 +70,7 @@ def test_counts_are_those_of_all_pairs_with_ties_and_several_own_queries(twice):
         np.testing.assert_array_equal(as_rows(difference_statistics_of_matrix(scores, **given, **groups)), wanted)
 
 
-def test_real_numbers_agree_with_products_in_float64(counted):
+def test_statistics_of_real_embeddings_match_products_in_float64(counted):
     (queries, right, wrong), groups, found = counted
     scores = [queries.astype(float) @ side.astype(float).T for side in (right, wrong)]
     wanted = by_all_pairs(*scores, **groups)
@@ -79,7 +79,7 @@ def test_real_numbers_agree_with_products_in_float64(counted):
     assert np.abs(as_rows(found)[:, 3:7] - wanted[:, 3:7])[:, :3].mean() < 1e-6
 
 
-def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
+def test_differences_of_similar_items_are_more_exact_than_subtracted_scores(counted):
     (queries, right, wrong), groups, _ = counted
     near = right + np.float32(1e-3) * wrong
     near[::3] = right[::3]
@@ -94,7 +94,7 @@ def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
 @pytest.mark.parametrize(
     "device_count", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(4, marks=pytest.mark.thorough), 8]
 )
-def test_results_have_the_same_bits_on_one_to_eight_devices(counted, device_count):
+def test_results_have_the_same_bits_on_any_number_of_devices(counted, device_count):
     tables, groups, expected = counted
     mesh = make_mesh(jax.devices()[:device_count])
     assert bits(difference_statistics(*tables, **groups, mesh=mesh)) == bits(expected)
@@ -129,7 +129,7 @@ def made(images, right, wrong):
     return difference_statistics(images, right, wrong, query_group=np.arange(len(images)), pair_group=owner)
 
 
-def test_a_constant_scorer_and_one_of_texts_alone_have_a_grounding_of_one_half():
+def test_scorers_that_are_constant_or_see_only_texts_have_a_grounding_of_one_half():
     found = made(np.ones((700, WIDTH), np.float32), *(np.ones((1400, WIDTH), np.float32) for _ in range(2)))
     assert {0.5} == {*found.preference, *found.blind, *found.grounding}
     assert (found.rank > 1).all()
@@ -154,7 +154,7 @@ def test_a_term_that_depends_on_the_text_alone_does_not_change_grounding():
     assert (plain.preferring != biased.preferring).any()
 
 
-def test_one_image_has_no_unrelated_query_and_pairs_without_queries_have_no_entries():
+def test_a_single_image_has_no_unrelated_query_and_pairs_without_queries_have_no_entries():
     found = made(np.eye(1, 4, dtype=np.float32), np.eye(1, 4, dtype=np.float32), np.zeros((1, 4), np.float32))
     assert found.preference.tolist() == [1.0] and found.unrelated.tolist() == [0]
     assert np.isnan(found.blind).all() and np.isnan(found.grounding).all()

@@ -27,7 +27,7 @@ def test_a_matrix_of_products_ranks_like_its_embeddings(precision):
 
 
 @pytest.mark.slow
-def test_blocks_of_rows_of_columns_and_of_memory_maps_rank_alike(tmp_path):
+def test_matrices_stored_by_rows_or_columns_or_in_a_memory_map_give_the_same_ranks(tmp_path):
     queries, gallery, groups, expected = make_case(1500, 3000)
     scores = queries @ gallery.T
     assert scores.nbytes > 16 * 2**20, "one block of the matrix would be all of it"
@@ -64,7 +64,7 @@ def test_non_finite_scores_are_refused(value):
         refused(message, rank_statistics_of_matrix, scores, **groups, source="S.npy")
 
 
-def test_blocks_of_scores_are_products_and_items_of_one_row_tie():
+def test_blocks_of_scores_contain_the_products_of_the_selected_rows():
     generator = np.random.default_rng(3)
     queries, gallery = whole_numbers(generator, 300), whole_numbers(generator, 900)
     query_rows, gallery_rows = generator.permutation(300), generator.integers(0, 900, 1100)
@@ -74,7 +74,7 @@ def test_blocks_of_scores_are_products_and_items_of_one_row_tie():
     np.testing.assert_array_equal(scores, (queries @ gallery.T)[query_rows][:, gallery_rows])
 
 
-def test_the_highest_scores_are_marked_with_those_that_tie_with_the_last():
+def test_the_top_k_mask_includes_all_scores_that_tie_with_the_last():
     scores = np.random.default_rng(4).integers(0, 30, (40, 90)).astype(np.float32)
     for count in (1, 7, 90, 200):
         expected = [row >= np.sort(row)[::-1][: min(count, 90)].min() for row in scores]

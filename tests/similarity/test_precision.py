@@ -36,7 +36,7 @@ def asks_for_all_bits(line: str) -> bool:
     return "operand_precision={highest,highest}" in line
 
 
-def test_ranks_and_differences_are_products_at_the_highest_precision():
+def test_ranks_and_differences_use_products_at_the_highest_precision():
     mesh = make_mesh(jax.devices()[:1])
     vectors, numbers = np.zeros((1, 128, 8), np.float32), np.zeros((1, 128), np.int32)
     queries = Queries(vectors, numbers)
@@ -46,7 +46,7 @@ def test_ranks_and_differences_are_products_at_the_highest_precision():
     assert all(map(asks_for_all_bits, [*products(ranks), *products(differences)]))
 
 
-def test_losses_and_their_gradients_are_products_at_the_highest_precision():
+def test_losses_and_their_gradients_use_products_at_the_highest_precision():
     logits = ShardedLogits(make_mesh(jax.devices()[:2]))
     scale, bias = jnp.float32(10.0), jnp.float32(-5.0)
 

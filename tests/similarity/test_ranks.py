@@ -49,7 +49,7 @@ def bits(statistics) -> dict[str, int]:
     return {name: hash(np.asarray(array).tobytes()) for name, array in vars(statistics).items()}
 
 
-def test_ranks_and_best_items_are_those_of_a_stable_argsort_reversed_and_of_their_definitions():
+def test_ranks_and_best_items_match_a_reversed_stable_argsort_and_their_definitions():
     generator = np.random.default_rng(1)
     queries, gallery = whole_numbers(generator, 300), whole_numbers(generator, 2000)
     groups = make_groups(generator, 300, 2000)
@@ -88,13 +88,13 @@ def test_rank_is_the_same_on_one_and_eight_devices_and_on_both_axes_of_a_mesh(ra
     assert bits(rank_statistics(queries, gallery, **groups, mesh=mesh)) == bits(expected)
 
 
-def test_a_query_ranks_the_same_alone_and_among_many(ranked):
+def test_a_query_has_the_same_rank_alone_and_among_many(ranked):
     queries, gallery, groups, expected = ranked
     few = np.array([3, 699, 41])
     assert bits(rank_statistics(queries[few], gallery, **groups | {"query_group": few})) == bits(expected[few])
 
 
-def test_a_score_does_not_depend_on_what_else_is_in_the_gallery(ranked):
+def test_a_score_does_not_depend_on_other_items_of_the_gallery(ranked):
     queries, gallery, groups, expected = ranked
     kept = np.unique(expected.positive_index)
     small = {name: groups[name][kept] for name in ("gallery_group", "gallery_altered")}
@@ -159,7 +159,7 @@ def test_a_constant_scorer_ties_with_everything():
     np.testing.assert_array_equal(found.rank_pessimistic, 1 + 600 - originals)
 
 
-def test_the_sign_of_zero_makes_no_difference():
+def test_positive_and_negative_zero_are_equal_scores():
     queries, gallery = np.zeros((1, WIDTH), np.float32), np.zeros((3, WIDTH), np.float32)
     queries[0, 0], gallery[:, :2] = 1.0, [[-0.0, 1.0], [0.0, -1.0], [-0.0, -1.0]]
     groups = {"gallery_group": np.array([0, 1, 1]), "gallery_altered": np.array([False, True, False])}

@@ -81,7 +81,7 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
         *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, 3), (2, None), (4, 3), (4, None))),
     ],
 )  # fmt: skip
-def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(devices, tile_rows):
+def test_values_and_gradients_match_the_dense_matrix_on_any_number_of_devices(devices, tile_rows):
     mesh = make_mesh(jax.devices()[:devices])
     check(ShardedLogits(mesh, tile_rows), 37, 45)
 
@@ -127,7 +127,7 @@ def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
         check(ShardedLogits(mesh), 40, 48, sharded, run)
 
 
-def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient():
+def test_rows_without_keys_are_minus_infinity_and_have_no_gradient():
     queries = jnp.eye(3, 8)
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]))
 
@@ -175,7 +175,7 @@ def test_tiles_fill_the_cache_of_a_cpu():
     assert logits.tile_rows(64, 8) == 8 and logits.tile_rows(64, 2**30) == 1
 
 
-def test_wrong_settings_are_refused():
+def test_invalid_settings_are_refused():
     refused("block_rows: found 0; wanted at least 1", ShardedLogits, block_rows=0)
     items = PairwiseSide(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
@@ -189,7 +189,7 @@ def test_wrong_settings_are_refused():
         *(pytest.param(*case, marks=pytest.mark.slow) for case in ((AxisType.Auto, 3), (AxisType.Explicit, 16))),
     ],
 )  # fmt: skip
-def test_sums_over_other_ids_are_those_of_a_loop(axis_type, width):
+def test_sums_over_other_ids_match_a_loop(axis_type, width):
     """13 items and 3 or 16 columns on 8 devices; groups of one to four equal ids, and masked items."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(axis_type,) * 2)
     random = np.random.default_rng(0)

@@ -58,8 +58,8 @@ def compiled(loss, devices: int):
 
 
 @pytest.mark.parametrize("loss", [pytest.param(contrastive, marks=pytest.mark.thorough), sc])
-def test_a_loss_has_four_products_and_stores_gathered_keys_and_a_tile(loss):
-    """Of 8,192 pairs: keys and their gradient (32 MiB), the results of the columns before each tile, two tiles (8)."""
+def test_a_loss_takes_four_products_and_stores_only_gathered_keys_and_tiles(loss):
+    """For 8,192 pairs: keys and their gradient (32 MiB), the results of the columns before each tile, two tiles (8)."""
     few, many = compiled(loss, 4), compiled(loss, 8)
     assert few[0] <= 32 and many[0] <= 64
     for _, program in (few, many):
@@ -69,7 +69,7 @@ def test_a_loss_has_four_products_and_stores_gathered_keys_and_a_tile(loss):
 
 
 @pytest.mark.slow
-def test_blind_takes_no_products_and_exchanges_no_more_than_its_share_of_the_images():
+def test_the_blind_loss_takes_no_products_and_gathers_nothing_but_ids():
     """Use sums of embeddings instead of pairwise logits, and gather nothing but ids."""
     few, many = compiled(blind, 4), compiled(blind, 8)
     for (memory, program), devices in ((few, 4), (many, 8)):

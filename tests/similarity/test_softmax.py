@@ -39,7 +39,7 @@ def score(asked, devices: int = 1, task: RankTask | None = None) -> RankOutcome:
     return (task or asked[0]).score(asked[1], make_mesh(jax.devices()[:devices]))
 
 
-def test_confidence_and_entropy_are_those_of_scipy_in_float64(asked):
+def test_confidence_and_entropy_match_scipy_in_float64(asked):
     task, tables = asked[0], {name: table.astype(np.float64) for name, table in asked[1].tables.items()}
     scores = tables["fog_3"] @ tables[TEXTS].T
     p = scipy.special.softmax(SCALE * scores, axis=1)
@@ -58,7 +58,7 @@ def test_confidence_and_entropy_are_those_of_scipy_in_float64(asked):
 
 
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 8])
-def test_the_bits_are_the_same_on_all_devices_and_in_shares_of_any_size(asked, devices):
+def test_confidences_have_the_same_bits_on_any_devices_and_for_any_split_of_the_queries(asked, devices):
     whole, other = score(asked).confidences, score(asked, devices).confidences
     shares = np.split(np.arange(IMAGES), [1, 8, 100])
     task = asked[0]

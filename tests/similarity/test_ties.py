@@ -26,7 +26,7 @@ def ranked(queries, own, distractors, altered=True, order=slice(None)) -> RankSt
 
 
 @pytest.mark.parametrize("levels", [2, 4], ids=["ties everywhere", "few ties"])
-def test_the_best_of_each_kind_has_the_highest_index_among_equals(levels):
+def test_the_best_item_of_each_kind_has_the_highest_index_among_equal_scores(levels):
     rng = np.random.default_rng(levels)
     count, others = IN_TILE[0] + 40, 2 * (2 * IN_TILE[1] + 100)
     queries = np.concatenate([rng.integers(-levels, levels + 1, (count, 6)), np.ones((count, 1))], 1)
@@ -49,7 +49,7 @@ def test_the_best_of_each_kind_has_the_highest_index_among_equals(levels):
     [(3, 40), (STRIP - 1, STRIP), (10, 700), (STRIP * 5, STRIP * 5 + 63)],
     [(3, 40), (STRIP * 5, STRIP * 5 + 63), (STRIP, STRIP + 1), (700, 701)],
 ], ids=["of two strips", "within a strip"])  # fmt: skip
-def test_the_fast_path_finds_ties_of_two_strips_and_within_a_strip(pairs):
+def test_the_fast_path_finds_ties_within_a_strip_and_between_two_strips(pairs):
     """Planted pairs of equal best items in a tile where nothing else ties."""
     distractors = -np.random.default_rng(0).random((IN_TILE[1], 4)) - 0.1
     for query, pair in enumerate(pairs):

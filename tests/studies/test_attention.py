@@ -48,7 +48,7 @@ def with_pooling(pooling: str, class_token: bool = True) -> Encoder:
         pytest.param("cls+mean", True, marks=pytest.mark.thorough),
     ],
 )  # fmt: skip
-def test_rows_sum_to_one_over_tokens_and_maps_over_patches(pooling, class_token):
+def test_attention_rows_sum_to_one_over_tokens_and_maps_over_patches(pooling, class_token):
     encoder = with_pooling(pooling, class_token)
     rows = np.asarray(rows_of(encoder.model.vision, random_pixels(32)))
     assert rows.shape == (3, 16 + class_token) and (rows > 0).all()
@@ -61,7 +61,7 @@ def test_rows_sum_to_one_over_tokens_and_maps_over_patches(pooling, class_token)
 
 
 @pytest.mark.parametrize("family", ["clip", "dinov2", "siglip"])
-def test_rows_of_the_class_token_or_the_pooling_probe_are_those_of_the_reference(family, tmp_path):
+def test_attention_of_the_class_token_or_pooling_probe_matches_the_reference(family, tmp_path):
     from tests.support import reference_models as reference
 
     model, pixels = getattr(reference, family)(), random_pixels(30)
@@ -93,7 +93,7 @@ def test_a_box_covers_its_share_of_the_area():
         assert coverage.min() >= 0 and coverage.max() <= 1
 
 
-def test_a_box_lies_where_the_model_sees_it():
+def test_a_box_is_transformed_to_the_pixels_that_the_model_sees():
     """A white box in a black image, through the model's own preprocessing, is bright in the covered patches alone."""
     spec = dataclasses.replace(tiny_spec().vision, image_size=224, patch_size=32)
     for preprocessing in (SQUARES, CROPPED):
@@ -107,7 +107,7 @@ def test_a_box_lies_where_the_model_sees_it():
     assert not box_coverage((0, 0, 80, 80), middle, spec).any()
 
 
-def test_figures_are_shares_by_area_and_how_much_stays():
+def test_numbers_are_shares_of_attention_by_area_and_their_overlap():
     rng, even = np.random.default_rng(0), np.full((6, 6), 1 / 36)
     coverage, inside = rng.uniform(size=(6, 6)), np.zeros((6, 6))
     inside[2, 3], seen = 1, np.zeros((2, 6, 6, 3), np.uint8)
@@ -119,7 +119,7 @@ def test_figures_are_shares_by_area_and_how_much_stays():
     assert np.isnan(Pair("a", "b", seen, np.stack([even, inside]), None).numbers).tolist() == [True] * 5 + [False]
 
 
-def test_no_attention_leaves_the_picture_dark():
+def test_image_regions_without_attention_are_dark():
     strength = np.zeros((4, 4))
     strength[1, 2] = 4
     drawn = overlay(np.full((64, 64, 3), 128, np.uint8), strength).astype(int).sum(-1)
@@ -153,7 +153,7 @@ def files(folder):
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.png"))}
 
 
-def test_a_patched_pair_differs_inside_the_box_alone(files):
+def test_a_patched_pair_of_images_differs_only_inside_the_box(files):
     plan = make_plan(list(files), "patch", 0.8, 3, "strict")
     for pair in choose_pairs(tiny_encoder(), plan, files, 5):
         assert pair.image != pair.partner
@@ -163,7 +163,7 @@ def test_a_patched_pair_differs_inside_the_box_alone(files):
         assert changed[pair.coverage > 0.1].all() and not changed[~binary_dilation(touched)].any()
 
 
-def test_a_tower_that_looks_at_bright_patches_is_caught_looking_at_a_bright_box(tmp_path, monkeypatch):
+def test_the_numbers_reveal_a_tower_that_attends_to_bright_patches(tmp_path, monkeypatch):
     """A planted tower whose attention is a patch's brightness: the numbers must say what it does."""
     files = {name: tmp_path / name for name in ("dark.png", "bright.png")}
     for path, level in zip(files.values(), (10, 250), strict=True):
@@ -180,7 +180,7 @@ def test_a_tower_that_looks_at_bright_patches_is_caught_looking_at_a_bright_box(
     assert dark.numbers[3] > 3 and bright.numbers[3] < 0.3
 
 
-def test_images_mixed_with_themselves_are_passed_over(files):
+def test_images_mixed_with_themselves_are_skipped(files):
     plans = (make_plan(list(files), "mix", 0.9, seed, "paper") for seed in range(12))
     plan = next(plan for plan in plans if plan.self_mixed)
     pairs = choose_pairs(tiny_encoder(), plan, files, 50)
@@ -192,7 +192,7 @@ def page_of(model, folder, out, *more) -> Page:
     return Page(out.read_text(encoding="utf-8"))
 
 
-def test_page_stands_alone_and_is_the_same_every_time(model, folder, tmp_path, capsys):
+def test_the_page_needs_no_other_file_and_is_reproducible(model, folder, tmp_path, capsys):
     page = page_of(model, folder, tmp_path / "a.html", "--count", 3)
     assert "3 images, patch_0.9, seed 1" in capsys.readouterr().out
     source = (tmp_path / "a.html").read_text(encoding="utf-8")
@@ -207,7 +207,7 @@ def test_page_stands_alone_and_is_the_same_every_time(model, folder, tmp_path, c
     assert source == (tmp_path / "b.html").read_text(encoding="utf-8")
 
 
-def test_blends_have_no_box_and_captions_decide_the_images(model, folder, tmp_path):
+def test_mixed_images_have_no_box_and_captions_select_the_images(model, folder, tmp_path):
     items = [{"image": f"below/{number}.png", "caption": ["a dog"]} for number in (4, 2, 7, 99)]
     (tmp_path / "captions.json").write_text(json.dumps(items))
     more = "--captions", tmp_path / "captions.json", "--method", "mix", "--ratio", 0.6, "--protocol", "strict"

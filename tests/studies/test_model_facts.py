@@ -39,7 +39,7 @@ def run(files, capsys):
     return capsys.readouterr().err
 
 
-def test_r2_is_that_of_the_least_squares_line_in_both_directions(files, capsys):
+def test_r2_matches_the_least_squares_line_in_both_directions(files, capsys):
     run(files, capsys)
     pairs = json.loads((files / "out" / "correlations.json").read_text())["pairs"]
     columns = SCORES | {"data_size": FACTS["data_size"]}
@@ -57,7 +57,7 @@ def test_r2_is_that_of_the_least_squares_line_in_both_directions(files, capsys):
     assert "R²" in (files / "out" / "correlations.html").read_text()
 
 
-def test_groups_have_the_means_of_pandas_and_the_test_of_scipy(files, capsys):
+def test_group_means_match_pandas_and_their_tests_match_scipy(files, capsys):
     said = run(files, capsys)
     assert "1 rows of models without results are not used" in said and "remark: not compared" in said
     written = pandas.read_csv(files / "out" / "facts.csv")
@@ -95,7 +95,7 @@ def test_groups_have_the_means_of_pandas_and_the_test_of_scipy(files, capsys):
         (lambda facts: facts.assign(data_size="12,5"), "column 'data_size': found '12,5'"),
     ],
 )
-def test_facts_that_cannot_be_used_are_one_line(files, change, message, refusal):
+def test_unusable_facts_are_reported_in_one_line(files, change, message, refusal):
     facts = pandas.read_csv(files / "facts.csv", keep_default_na=False)
     change(facts).to_csv(files / "changed.csv", index=False)
     error = refusal(

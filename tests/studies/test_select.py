@@ -43,7 +43,7 @@ def made_run(folder, name, right, changed=None, data="x", model=None):
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / name / "per_query.parquet")
 
 
-def test_greedy_choice_is_that_of_the_rule_written_out():
+def test_greedy_selection_matches_a_plain_implementation():
     rng = np.random.default_rng(0)
     v, vectors, a = rng.integers(0, 4, 40) / 3, rng.normal(size=(40, 3)), 0.4
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -76,7 +76,7 @@ def test_images_that_nothing_changes_are_never_selected(tmp_path):
     assert sorted(next(iter(one["changed"].values()))["fog_3"]) == ["cat", "dog"]
 
 
-def test_a_choice_is_changed_where_another_wrong_text_wins(tmp_path):
+def test_a_choice_counts_as_changed_if_another_wrong_text_wins(tmp_path):
     said = {"0.jpg": ("wrong", "a cat", "a cow"), "1.jpg": ("wrong", "a cat", "a cat"), "2.jpg": ("right", "x", "y")}
     for name in ("a", "b"):
         made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.zeros(IMAGES, bool))
@@ -91,7 +91,7 @@ def test_a_choice_is_changed_where_another_wrong_text_wins(tmp_path):
     assert one["image"] == "0.jpg" and one["changed"]["a"] == {"fog_3": ["wrong: a cat", "wrong: a cow"]}
 
 
-def test_results_of_other_data_are_refused_also_where_images_have_the_same_names(tmp_path, refusal):
+def test_results_of_other_data_are_refused_even_if_images_have_the_same_names(tmp_path, refusal):
     for name, data in (("a", "x"), ("b", "y")):
         made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.ones(IMAGES, bool), data=data)
     error = refusal("select", tmp_path / "runs", "--out", tmp_path / "s.json")
@@ -99,7 +99,7 @@ def test_results_of_other_data_are_refused_also_where_images_have_the_same_names
     assert not (tmp_path / "s.json").exists()
 
 
-def test_two_models_of_one_name_are_two_models(tmp_path):
+def test_two_models_of_the_same_name_are_kept_apart(tmp_path):
     for folder in ("first", "second"):
         made_run(tmp_path / "runs", folder, np.ones(IMAGES, bool), np.ones(IMAGES, bool), model="a")
     assert main(f"select {tmp_path}/runs --out {tmp_path}/s.json".split()) == 0
@@ -113,7 +113,7 @@ def test_two_models_of_one_name_are_two_models(tmp_path):
     [(["--weight", "2"], "weight"), (["--count", "0"], "count"), (["--task", "none"], "task"),
      (["--embeddings", "none.npz"], "none.npz: file")],
 )  # fmt: skip
-def test_bad_input_is_one_line(tmp_path, refusal, arguments, said):
+def test_bad_input_is_reported_in_one_line(tmp_path, refusal, arguments, said):
     for name in ("a", "b"):
         made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.ones(IMAGES, bool))
     error = refusal("select", tmp_path / "runs", "--out", tmp_path / "s.json", *arguments)
@@ -121,7 +121,7 @@ def test_bad_input_is_one_line(tmp_path, refusal, arguments, said):
     assert "two models" in refusal("select", tmp_path / "runs" / "a", "--out", tmp_path / "s.json")
 
 
-def test_the_line_is_scipys_on_probit_axes():
+def test_the_fitted_line_matches_scipy_on_probit_axes():
     rng = np.random.default_rng(0)
     skill = np.linspace(-0.5, 1.5, 9)
     difficulty = rng.normal(size=2000)
@@ -142,12 +142,12 @@ def test_the_line_is_scipys_on_probit_axes():
 
 
 @pytest.mark.parametrize(("models", "images"), [(4, 300), (6, 199)])
-def test_no_line_from_few_models_or_images(models, images):
+def test_no_line_is_fitted_to_few_models_or_images(models, images):
     right = np.random.default_rng(0).random((models, 500)) < 0.5
     assert measure_factor(right, np.arange(500) < images).line is None
 
 
-def test_factors_make_a_page_and_figures(tmp_path, refusal):
+def test_factors_give_a_page_and_numbers(tmp_path, refusal):
     rng = np.random.default_rng(0)
     for number in range(6):
         made_run(tmp_path / "runs", f"m{number}", rng.random(IMAGES) < 0.4 + 0.08 * number)
@@ -186,7 +186,7 @@ def imagenet_x(images):
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "tsv", "parquet"])
 @pytest.mark.parametrize("images", [IMAGES, 12])
-def test_a_factor_is_a_column_of_0_and_1_alone(tmp_path, capsys, form, images):
+def test_only_columns_of_0_and_1_are_factors(tmp_path, capsys, form, images):
     """A class 0 or 1 is none, in a part of the file either; a factor without an image is named and left out."""
     rng = np.random.default_rng(0)
     for number in range(2):
@@ -209,7 +209,7 @@ def test_a_factor_is_a_column_of_0_and_1_alone(tmp_path, capsys, form, images):
     assert "no image of the results has them: pattern." in (tmp_path / "f.html").read_text()
 
 
-def test_a_text_in_json_and_a_column_with_another_value_later_are_no_factors(tmp_path, refusal):
+def test_texts_in_json_and_columns_with_other_values_are_not_factors(tmp_path, refusal):
     made_run(tmp_path / "runs", "m", np.ones(IMAGES, bool))
     lines = [{"file_name": f"x/{place}.jpg", "text": "1", "later": 1, "gaps": 1} for place in range(3)]
     lines += [{"file_name": "another.jpg", "text": "1", "later": 2, "gaps": None}]
@@ -224,7 +224,7 @@ def test_a_text_in_json_and_a_column_with_another_value_later_are_no_factors(tmp
     assert "x.jsonl: factors: found no image with gaps" in refusal(*command)
 
 
-def test_the_line_minimises_hubers_loss():
+def test_the_line_minimises_the_huber_loss():
     rng = np.random.default_rng(0)
     x = rng.uniform(20, 70, 80)
     y = 0.4 * x + 50 + rng.normal(0, 1, 80)

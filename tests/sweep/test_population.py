@@ -22,7 +22,7 @@ def plan_of(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in ABLATIONS.glob("*.py")))
-def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
+def test_shipped_ablations_differ_only_in_their_declared_keys(name):
     plan = plan_of(name)
     swept = {key for axis in plan.axes for key in axis.keys} | {key for arm in plan.arms for key in arm.overrides}
     if "batch_size" in swept:
@@ -60,7 +60,7 @@ def test_no_two_level_factors_vary_together(plan):
     assert correlations.max() < 0.12
 
 
-def test_every_arm_is_a_run_of_its_own_with_the_makes_that_its_name_says(plan):
+def test_every_arm_is_a_separate_run_with_the_settings_of_its_name(plan):
     assert len(plan.runs) == len(plan.points) == 60
     for point in plan.points:
         _, text, size, loss, scenes = point.arm.split("+")

@@ -119,7 +119,7 @@ def metrics_of(folder: Path) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
+def test_a_killed_sweep_resumes_without_repeating_work(data, swept, capsys):
     assert sorted(journal(swept)) == sorted(
         (f"batch_size_{b}-{s}", event) for b, s in SETTINGS for event in ("trained", "evaluated")
     )
@@ -135,7 +135,7 @@ def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
 
 
 @pytest.mark.slow
-def test_more_is_added_to_the_results_of_all_points_and_nothing_is_trained_again(data, swept, tmp_path, capsys):
+def test_benchmarks_are_added_to_all_points_without_training_again(data, swept, tmp_path, capsys):
     workdir = shutil.copytree(swept, tmp_path / "out")
     done = journal(workdir)
     mixed = ["--over", "batch_size=8", "--seeds", "0", "--mixed-galleries", "mix_0.9", "--mixing-seeds", "1"]
@@ -156,7 +156,7 @@ def test_more_is_added_to_the_results_of_all_points_and_nothing_is_trained_again
 
 
 @pytest.mark.slow
-def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(swept):
+def test_every_batch_size_uses_the_same_samples_with_a_scaled_learning_rate(swept):
     configs = {b: json.loads((folder_of(swept, b, 0) / "config.json").read_text()) for b in (8, 16)}
     assert {b: config["steps"] for b, config in configs.items()} == {8: 12, 16: 6}
     rates = {b: config["optimizer.learning_rate"] for b, config in configs.items()}
@@ -166,7 +166,7 @@ def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(
 
 
 @pytest.mark.parametrize("k", [0.5, 2, 4])
-def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
+def test_scaling_the_batch_size_scales_steps_and_rates_by_their_rules(data, k):
     base = {"ema": 0.99, "optimizer.warmup_steps": 4, "optimizer.learning_rate": 0.01, "steps": 8}
     size = int(16 * k)
 
@@ -199,7 +199,7 @@ def test_a_batch_k_times_as_large_keeps_what_the_rules_keep(data, k):
 
 
 @pytest.mark.slow
-def test_the_table_holds_means_and_spreads_over_seeds(swept):
+def test_the_table_contains_means_and_spreads_over_seeds(swept):
     table = json.loads((swept / "sweep.json").read_text())
     assert [row["values"] for row in table["rows"]] == [{"batch_size": 8}, {"batch_size": 16}]
     rows = list(csv.DictReader((swept / "sweep.csv").open()))
@@ -225,7 +225,7 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
 
 
 @pytest.mark.slow
-def test_the_notes_of_all_runs_are_in_every_table(swept, capsys, data):
+def test_every_table_contains_the_notes_of_all_runs(swept, capsys, data):
     notes = {note for b, s in SETTINGS for note in results_of(swept, b, s)["notes"]}
     assert any("the model was trained on, and their numbers are no result" in note for note in notes)
     assert main([*command_of(data, swept), "--collect"]) == 0
@@ -241,7 +241,7 @@ def test_the_notes_of_all_runs_are_in_every_table(swept, capsys, data):
         assert len(line) == len(note) or line.endswith(note)
 
 
-def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
+def test_a_run_counted_twice_has_almost_the_intervals_of_its_results(tmp_path):
     """Without a spread over seeds images alone count: a normal interval from the same draws, here of 60 images."""
     run = make_run(tmp_path / "run", "one", noise=1.0)
     results = read_results(run / "results.json")
@@ -253,7 +253,7 @@ def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
         assert low < high and bounds == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
-def test_the_mean_over_altered_variants_takes_in_alterations_alone():
+def test_the_mean_over_altered_variants_includes_only_alterations():
     """Unaltered, control, corrupted and unseen images are no alterations."""
     r1 = {"clean": 60.0, "same_concept": 45.0, "danger": 35.0, "control": 50.0, "uncorrupted": 58.0, "fog_3": 10.0}
     variants = {name: {"r1": value, "fr1": value / 2} for name, value in r1.items()}
@@ -265,7 +265,7 @@ def test_the_mean_over_altered_variants_takes_in_alterations_alone():
 
 
 @pytest.mark.slow
-def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
+def test_the_interval_of_one_seed_equals_that_of_its_results(data, swept):
     asked = [("image_to_text", "danger", metric) for metric in ("r1", "fr1", "drop")]
     for row in collect(make_plan(data / "config.py", seeds=(1,)), swept):
         intervals = results_of(swept, row.values[0], 1)["intervals"]
@@ -279,7 +279,7 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_sweep_as_one(data, swept, tmp_path):
+def test_two_processes_run_a_sweep_with_the_same_results_as_one(data, swept, tmp_path):
     """Sweep points one after another on all hosts, with the table of one process of two devices."""
     said = run_command_together(command_of(data, tmp_path, "--no-cache", "--over", "batch_size=16"), 2)
     assert journal(tmp_path) == [(f"batch_size_16-{s}", event) for s in (0, 1) for event in ("trained", "evaluated")]
@@ -320,7 +320,7 @@ for failing in ((0, 1), (1,)):
 
 
 @pytest.mark.slow
-def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends_them(data, tmp_path):
+def test_a_point_that_fails_in_all_processes_is_skipped_and_a_failure_in_one_ends_the_sweep(data, tmp_path):
     for folder in "12":
         (tmp_path / folder).mkdir()
     ended = run_lines(FAILING.format(config=data / "config.py", workdir=tmp_path), 2, timeout=8)
@@ -331,7 +331,7 @@ def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends
 
 
 @pytest.mark.slow
-def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
+def test_a_point_gives_the_same_run_as_its_printed_command(data, swept, tmp_path, capsys):
     """Compare with and without the model, the data and the features of the runs before it."""
     assert main([*command_of(data, tmp_path), "--print-commands"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
@@ -343,7 +343,7 @@ def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path
 
 
 @pytest.mark.slow
-def test_a_failed_point_is_told_and_the_others_stay(data, swept, tmp_path, capsys, refusal):
+def test_a_failed_point_is_reported_and_the_others_are_kept(data, swept, tmp_path, capsys, refusal):
     """A batch of 32 needs 32 images."""
     swept = shutil.copytree(swept, tmp_path / "out")
     before = (swept / "sweep.csv").read_bytes()
@@ -371,7 +371,7 @@ def test_a_full_disk_stops_the_sweep_at_once(error, tmp_path):
     assert len(asked) == 1
 
 
-def test_a_setting_is_compared_with_the_first_by_the_record_of_every_comparison():
+def test_each_setting_is_compared_with_the_first_like_any_other_comparison():
     plan = make_plan(CHECKOUT / "configs" / "scenes_tiny.py", over=["batch_size=8,16"], seeds=(0, 1, 2))
     rows = []
     for size, blind, recall in ((8, 48.0, 50.0), (16, 70.0, 30.0)):
@@ -393,7 +393,7 @@ def test_a_setting_is_compared_with_the_first_by_the_record_of_every_comparison(
 
 
 @pytest.mark.slow
-def test_the_figure_stands_alone_and_shows_every_curve(data, swept):
+def test_the_picture_needs_no_other_file_and_shows_every_curve(data, swept):
     for name in ("sweep.svg", "sweep.html"):
         text = (swept / name).read_text()
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
@@ -420,7 +420,7 @@ def test_a_dry_run_trains_nothing(data, tmp_path, capsys):
     assert "4 of 4 runs are not done yet" in capsys.readouterr().err
 
 
-def test_points_of_one_config_are_one_run(tmp_path):
+def test_points_with_the_same_config_share_one_run(tmp_path):
     arms = ("sc: losses.vc.weight=0", "vc: losses.sc.weight=0", "sc-vc:")
     weights = ("losses.sc.weight+losses.vc.weight=0,0.25,0.5,1,2,4",)
     plan = make_plan(CHECKOUT / "configs" / "coco_lit.py", over=weights, arms=arms, seeds=(0, 1))
@@ -436,12 +436,12 @@ def test_points_of_one_config_are_one_run(tmp_path):
     assert sum(line.endswith(f"(as {at_zero[0].run})") for line in lines) == 2
 
 
-def test_words_are_measured_once_for_a_model_that_runs_start_from():
+def test_influence_is_computed_once_for_each_starting_model():
     plan = make_plan(CHECKOUT / "configs" / "coco_lit.py", over=("losses.sc.weight=1,2",), seeds=(0, 1))
     assert len({_influence_hash(point) for point in plan.runs}) == 1
 
 
-def test_what_failed_is_not_waited_for():
+def test_failed_runs_are_not_counted_as_waiting():
     states = {"a": COMPLETE, "b": TO_TRAIN, "c": BEGUN}
     line = "are not done yet"
     assert waiting_line(states, {}) == f"2 of 3 runs {line}"
@@ -532,7 +532,7 @@ def test_points_that_were_trained_from_different_weights_are_refused(data, swept
     assert f"batch_size_16-1: weights of {data / 'start'}: found SHA-256 000000000000...; wanted " in message
 
 
-def test_what_is_swept_reads_as_it_is_written():
+def test_axes_and_arms_are_parsed_as_written():
     axis = parse_axis("losses.sc.weight+losses.vc.weight=0, 1")
     assert axis.keys == ("losses.sc.weight", "losses.vc.weight") and axis.texts == ("0", "1")
     assert parse_axis("losses.sc.variants=danger;danger,rand_voca").texts == ("danger", "danger,rand_voca")

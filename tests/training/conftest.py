@@ -10,7 +10,7 @@ from rococo_jax.training.config import flat
 from tests.support.devices import all_devices_are
 from tests.support.input_world import make_world
 
-# What stands around a step.
+# Config keys that do not change how a step is computed.
 AROUND = ("checkpoint", "eval", "init", "log", "profile", "data.images", "data.captions", "data.on_decode_error")
 
 

@@ -115,7 +115,7 @@ PROGRAMS = further([(name, 1) for name in SPECS], [(name, 1) for name in [*SPECS
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "parts"), [*PROGRAMS, ("image, clip", PARTS)])
-def test_no_gradient_of_a_parameter_is_a_sum_over_rows_in_bfloat16(name, parts):
+def test_gradients_of_parameters_are_never_summed_over_rows_in_bfloat16(name, parts):
     program, paths = program_of_gradients(name, parts)
 
     def sums_of(chosen: list[str]) -> list[str]:

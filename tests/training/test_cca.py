@@ -32,7 +32,7 @@ def paired_features(images=120, captions=3, shared=6, seed=0):
     return image_features.astype(np.float32), text_features.astype(np.float32), owner
 
 
-def test_correlations_solve_the_generalised_eigenproblem_of_cca():
+def test_canonical_correlations_solve_the_generalised_eigenproblem():
     x, y, owner = paired_features()
     heads = fit_heads(x, y, owner, dim=10, regularisation=Regularisation(0.01, 0.03, 1.0))
     covariance = np.cov(np.concatenate([x[owner], y], axis=1), rowvar=False, bias=True, dtype=np.float64)
@@ -44,8 +44,8 @@ def test_correlations_solve_the_generalised_eigenproblem_of_cca():
     np.testing.assert_allclose(heads.correlations, expected, rtol=1e-8)
 
 
-def test_heads_are_the_same_where_the_faster_decomposition_does_not_converge(monkeypatch):
-    """As it did not for 400 photographs and two towers of 384 features."""
+def test_heads_are_the_same_if_the_faster_decomposition_does_not_converge(monkeypatch):
+    """The decomposition failed to converge for 400 photographs and two towers of 384 features."""
     x, y, owner = paired_features()
     expected = fit_heads(x, y, owner, 10, Regularisation(0.01, 0.03, 1.0))
 
@@ -59,7 +59,7 @@ def test_heads_are_the_same_where_the_faster_decomposition_does_not_converge(mon
     np.testing.assert_allclose(*similarities, atol=1e-10)  # signs of directions are free, and those of both heads alike
 
 
-def test_projected_directions_are_whitened_and_weighted_by_the_power():
+def test_projected_features_are_whitened_and_weighted_by_powers_of_the_correlations():
     x, y, owner = paired_features()
     ridgeless = fit_heads(x, y, owner, dim=5, regularisation=Regularisation(0.0, 0.0, 2.0))
     projected = x[owner].astype(np.float64) @ ridgeless.image_kernel + ridgeless.image_bias
@@ -68,7 +68,7 @@ def test_projected_directions_are_whitened_and_weighted_by_the_power():
     np.testing.assert_allclose(projected.T @ projected / len(projected), expected, atol=1e-6)
 
 
-def test_shared_factors_are_found_on_held_out_images():
+def test_fitted_heads_retrieve_held_out_images():
     x, y, owner = paired_features(images=240)
     seen, unseen = owner < 120, owner >= 120
     heads = fit_heads(x[:120], y[seen], owner[seen], 6, Regularisation(0.01, 0.01, 1.0))
@@ -77,7 +77,7 @@ def test_shared_factors_are_found_on_held_out_images():
     assert right > 0.5  # chance is 1 in 120
 
 
-def test_cross_validation_prefers_a_ridge_where_there_are_more_directions_than_images():
+def test_cross_validation_chooses_a_ridge_if_features_outnumber_images():
     rng = np.random.default_rng(0)
     factors = rng.normal(size=(60, 4))
     x, y = (np.hstack([factors + 0.1 * rng.normal(size=(60, 4)), rng.normal(size=(60, 50))]) for _ in range(2))
@@ -86,7 +86,7 @@ def test_cross_validation_prefers_a_ridge_where_there_are_more_directions_than_i
     assert score > 20
 
 
-def test_logit_scale_grows_as_matches_become_certain():
+def test_the_logit_scale_grows_if_matches_become_more_certain():
     rng = np.random.default_rng(0)
     images = normalize(rng.normal(size=(40, 16)))
     texts = [normalize(images + noise * rng.normal(size=images.shape)) for noise in (0.4, 0.15)]
@@ -117,7 +117,7 @@ def test_the_logit_scale_does_not_depend_on_blocks_and_takes_little_memory(monke
     assert fit_logit_scale(images, texts[:200], text_image[:200]) == np.geomspace(1.0, 100.0, 41)[losses.argmin()]
 
 
-def test_a_sample_of_pairs_is_complete_for_few_and_fixed_for_many(monkeypatch):
+def test_small_data_are_sampled_completely_and_large_data_reproducibly(monkeypatch):
     monkeypatch.setattr(join, "SAMPLED_TEXTS", 30)
     images, texts, text_image = np.arange(20)[:, None], np.arange(60)[:, None], np.repeat(np.arange(20), 3)
     few, of_few, index = join.sample_pairs(images[:10], texts[:30], text_image[:30], 10)

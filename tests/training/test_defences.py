@@ -53,7 +53,7 @@ def every_term(folder, config, tmp_path_factory):
     return metrics_of(tmp_path / "run"), done.model
 
 
-def test_every_term_trains_on_pools_of_altered_captions_and_hard_positives(folder, every_term):
+def test_every_loss_trains_on_pools_of_altered_captions_and_hard_positives(folder, every_term):
     (first, *_), model = every_term
     hard = first["hard_positive"] + first["hard_negative"]
     parts = {**first, "hard_positives": hard}
@@ -65,7 +65,7 @@ def test_every_term_trains_on_pools_of_altered_captions_and_hard_positives(folde
     assert moved == {"text_head", "logit_scale"}
 
 
-def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, config, tmp_path):
+def test_a_pool_of_altered_captions_alternates_between_the_configured_kinds(folder, config, tmp_path):
     kinds = {"losses__sc__weight": 1.0, "losses__sc__variants": "order,same_concept,relation"}
     config = changed(config, **kinds, losses__sc__select="random", data__feature_pool__captions=3)
     encoder, source = load_model(str(folder / "start")), open_source(config.data)
@@ -81,7 +81,7 @@ def test_the_places_of_a_pool_take_the_kinds_of_alterations_in_turn(folder, conf
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
 
 
-def test_a_model_a_quarter_of_the_way_has_three_quarters_of_the_first():
+def test_interpolating_with_weight_one_quarter_keeps_three_quarters_of_the_first_model():
     first, second = tiny_encoder(), tiny_encoder(seed=1)
     ends = [parameters_of(encoder.model) for encoder in (first, second)]
     for path, array in parameters_of(interpolated(first, second, 0.25).model).items():
@@ -90,7 +90,7 @@ def test_a_model_a_quarter_of_the_way_has_three_quarters_of_the_first():
 
 
 @pytest.mark.slow
-def test_parameters_of_a_model_between_two_are_interpolated(folder, config, every_term, tmp_path, capsys):
+def test_the_interpolate_command_writes_the_weighted_mean_of_two_models(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))
     for second, weights in ((other, "0,0.25,1"), (str(every_term[1]), "0.5")):

@@ -73,7 +73,7 @@ STOPS = list(itertools.product(range(1, STEPS + 1), (signal.SIGTERM, signal.SIGI
 
 
 @pytest.mark.parametrize(("step", "number"), further(STOPS, [(2, signal.SIGINT)], pytest.mark.thorough))
-def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number, data, unbroken, tmp_path):
+def test_no_evaluation_is_lost_if_a_signal_arrives_at_its_step(step, number, data, unbroken, tmp_path):
     stopped = run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
     assert (stopped.stopped is None) == (step == STEPS), "nothing is left to stop in the last step"
     done = run.run_training(config_of(data), tmp_path / "run", evaluate=score)
@@ -82,7 +82,7 @@ def test_a_signal_at_a_step_with_an_evaluation_loses_no_evaluation(step, number,
 
 
 @pytest.mark.parametrize("step", further([1, 2, 4], [1], pytest.mark.thorough))
-def test_a_failed_evaluation_costs_no_step_and_is_repeated_on_resume(step, data, unbroken, tmp_path):
+def test_a_failed_evaluation_loses_no_training_step_and_runs_again_after_a_resume(step, data, unbroken, tmp_path):
     trained = []
 
     def fails(encoder: Encoder) -> dict[str, float]:
@@ -99,7 +99,7 @@ def test_a_failed_evaluation_costs_no_step_and_is_repeated_on_resume(step, data,
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-def test_a_run_killed_between_checkpoint_and_evaluation_evaluates_on_resume(data, unbroken, tmp_path):
+def test_a_run_killed_between_checkpoint_and_evaluation_evaluates_when_it_resumes(data, unbroken, tmp_path):
     for step in (2, 3):
         with pytest.raises(Stopped):
             run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=stop_after(step))
@@ -109,13 +109,13 @@ def test_a_run_killed_between_checkpoint_and_evaluation_evaluates_on_resume(data
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
-def test_a_signal_in_the_last_step_does_not_skip_the_final_evaluation(data, tmp_path):
+def test_the_final_evaluation_runs_even_if_a_signal_arrives_in_the_last_step(data, tmp_path):
     config = config_of(data, eval__every=0)
     done = run.run_training(config, tmp_path / "run", evaluate=score, on_step=signal_at(STEPS, signal.SIGTERM))
     assert done.model is not None and [line["step"] for line in evaluations_of(tmp_path / "run")] == [STEPS]
 
 
-def test_a_signal_between_two_evaluations_causes_no_evaluation(data, tmp_path):
+def test_a_signal_between_two_evaluations_starts_no_further_evaluation(data, tmp_path):
     config = config_of(data, eval__every=2)
     run.run_training(config, tmp_path / "run", evaluate=score, on_step=signal_at(3, signal.SIGTERM))
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2]
@@ -123,7 +123,7 @@ def test_a_signal_between_two_evaluations_causes_no_evaluation(data, tmp_path):
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2, 4]
 
 
-def test_train_from_python_runs_the_evaluations_of_its_config(data, tmp_path):
+def test_training_from_python_runs_the_evaluations_of_its_config(data, tmp_path):
     """The same numbers as those of an evaluation of its checkpoint, training images marked."""
     named = {"eval__images": str(data / "images"), "eval__annotations": str(data / "annotations"), "eval__data": ""}
     done = rococo_jax.train(config_of(data, **named, eval__every=2, eval__seeds="1"), tmp_path / "run")
@@ -134,7 +134,7 @@ def test_train_from_python_runs_the_evaluations_of_its_config(data, tmp_path):
     assert lines[-1]["image_to_text/clean/r1"] == results["tasks"]["image_to_text"]["clean"]["r1"]
 
 
-def test_the_score_leaves_out_items_on_training_images(data, tmp_path):
+def test_the_score_excludes_items_whose_images_were_used_in_training(data, tmp_path):
     items = json.loads((data / "captions.json").read_text())
     (tmp_path / "half.json").write_text(json.dumps(items[:8]))
     named = {"eval__images": str(data / "images"), "eval__annotations": str(data / "annotations"), "eval__data": ""}

@@ -22,7 +22,7 @@ def rows_of(context, features: Features, rows) -> PairBatches:
     return make_batches(context, lambda config, make: features, np.array(rows))
 
 
-def test_processes_read_a_part_each_of_the_same_batch(world):
+def test_each_process_reads_its_rows_of_the_same_batch(world):
     context = world.context(**FEATURES_ALONE)
     features, _ = features_and_batches(context)
     # Rows of devices that take turns on the mesh.
@@ -32,7 +32,7 @@ def test_processes_read_a_part_each_of_the_same_batch(world):
             np.testing.assert_array_equal(next(part).images.features, batch.images.features[start::2])
 
 
-def test_features_of_a_pair_and_of_its_altered_copies_get_the_same_noise(world):
+def test_features_of_a_pair_and_of_its_altered_versions_get_the_same_noise(world):
     def take(noise: float) -> list:
         return world.take(2, **FEATURES_ALONE, **SC_AND_VC, data__feature_noise=noise)
 
@@ -68,7 +68,7 @@ def test_each_caption_of_an_image_is_drawn_equally_often(world):
     assert counts.sum() == 400 and np.abs(counts / 400 - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 400)
 
 
-def test_noise_does_not_depend_on_which_rows_a_process_makes(world, monkeypatch):
+def test_noise_does_not_depend_on_how_rows_are_divided_among_processes(world, monkeypatch):
     monkeypatch.setattr("rococo_jax.training.inputs.feature_pool._NOISE_ROWS", 3)
     context = world.context(**FEATURES_ALONE, **SC_AND_VC, data__feature_noise=0.5)
     features, everything = features_and_batches(context)
@@ -80,7 +80,7 @@ def test_noise_does_not_depend_on_which_rows_a_process_makes(world, monkeypatch)
             jax.tree.map(np.testing.assert_array_equal, next(part), expected)
 
 
-def test_read_ahead_changes_no_batch_and_resumes_at_the_step_of_the_run(world):
+def test_prefetching_changes_no_batch_and_resumes_at_the_step_of_the_run(world):
     settings = {**FEATURES_ALONE, **SC_AND_VC, "data__feature_noise": 0.5}
     at_once = make_batches(world.context(**settings, data__prefetch=0))
     expected = [next(at_once) for _ in range(5)]
@@ -94,8 +94,8 @@ def test_read_ahead_changes_no_batch_and_resumes_at_the_step_of_the_run(world):
     ahead.close()
 
 
-def test_pixels_are_decoded_into_one_array(world):
-    """Beside the array of all images there are those that are being decoded, not a list of all of them."""
+def test_decoding_fills_one_array_and_builds_no_list_of_images(world):
+    """Memory holds the array of all images and the few that are being decoded."""
     source, image = world.context().source, np.zeros((128, 128, 3), np.uint8)
     count = 600  # many more than wait to be taken, however busy the machine
     samples = [source[number % IMAGES] for number in range(count)]
@@ -117,7 +117,7 @@ def test_the_configured_share_of_images_is_resized_without_cropping(world):
     assert (distance.min(0) < 1e-5).all() and 5 <= distance.argmin(0).sum() <= 19
 
 
-def test_every_altered_caption_and_mixed_image_of_a_pool_is_drawn(world):
+def test_training_draws_every_altered_caption_and_mixed_image_of_a_pool(world):
     pools = {"data__feature_pool__captions": 3, "data__feature_pool__mixed": 4}
     chosen = {**SC_AND_VC, "losses__vc__views": "crop,resize", "losses__vc__ratio": 0.6}
     features, batches = features_and_batches(world.context(**FEATURES_ALONE, **pools, **chosen))
@@ -150,7 +150,7 @@ def test_every_altered_caption_and_mixed_image_of_a_pool_is_drawn(world):
 
 
 @pytest.mark.parametrize("choices", [{}, {"losses__sc__weight": 1.0, "losses__sc__count": 2}], ids=["pairs", "sc"])
-def test_a_locked_image_tower_is_read_once_and_texts_at_every_step(world, choices):
+def test_images_of_a_locked_tower_are_encoded_once_and_texts_at_every_step(world, choices):
     features = world.encoder.image_features(np.stack([pixels_of(number) for number in range(IMAGES)]))
     for one, other in zip(world.take(3, **LIT, **choices), world.take(3, **choices), strict=True):
         assert one.images.pixels is None
@@ -160,7 +160,7 @@ def test_a_locked_image_tower_is_read_once_and_texts_at_every_step(world, choice
 
 
 @pytest.mark.parametrize("settings", [{}, LIT, FEATURES_ALONE], ids=["pixels", "locked", "features"])
-def test_broken_images_are_left_out_and_counted_or_stop_the_run(world, settings, tmp_path):
+def test_broken_images_are_skipped_and_counted_or_stop_the_run(world, settings, tmp_path):
     broken = with_a_broken_image(world.folder / "images", tmp_path / "broken")
     batches = make_batches(world.context(data__images=broken, **settings))
     taken = [next(batches) for _ in range(11)]

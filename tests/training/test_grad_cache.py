@@ -46,7 +46,7 @@ def program(micro_batches, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
-def test_gradients_are_those_of_the_whole_batch_and_all_micro_batches_but_one_are_embedded_twice(micro_batches):
+def test_micro_batches_give_the_gradients_of_the_full_batch_and_all_but_one_are_embedded_twice(micro_batches):
     compute, parameters, read = program(micro_batches)
     value, pieces, gradients = compute(parameters, read)
     whole = jax.value_and_grad(lambda parameters: loss(embed(parameters, read), parameters)[0])
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_the_whole_batch_and_all_micro_batches_but_one_ar
     assert products - 3 * 2 * ROWS * ROWS * WIDTH == 3 * FORWARD + rematerialised + again
 
 
-def test_the_loss_has_the_rows_in_their_order_when_devices_split_them():
+def test_the_loss_receives_rows_in_their_original_order_from_several_devices():
     """A loss that weights every pair of rows otherwise, in micro-batches of rows of each device."""
     _, parameters, read = program(1)
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, ROWS)), jnp.float32)
@@ -99,7 +99,7 @@ def _products(jaxpr) -> int:
     return total
 
 
-def test_micro_batches_take_the_memory_of_one():
+def test_several_micro_batches_take_no_more_memory_than_one():
     """Temporary bytes of wide blocks: what a block computes for one micro-batch, and what it stores of the batch."""
     rows, width = 4096, 512
 
@@ -117,6 +117,6 @@ def test_micro_batches_take_the_memory_of_one():
 
 
 @pytest.mark.parametrize(("batch", "count", "devices"), [(16, 8, 2), (12, 4, 3), (8, 8, 2), (12, 4, 2), (12, 2, 4)])
-def test_micro_batches_fit_if_each_device_has_rows_for_all_of_them(batch, count, devices):
+def test_a_batch_is_divisible_if_each_device_has_rows_for_every_micro_batch(batch, count, devices):
     rows, remainder = divmod(batch, devices)
     assert divides_into_micro_batches(batch, count, devices) == (remainder == 0 and rows % count == 0)

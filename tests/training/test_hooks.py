@@ -33,7 +33,7 @@ def run_steps(hooks: Hooks, steps: int, end: int, signal: str | None = None) -> 
         hooks.after_step(StepInfo(step, None, is_last=step == steps, stop_signal=stop_signal))
 
 
-def test_a_hook_runs_at_its_periods_and_at_the_end(log):
+def test_a_hook_runs_at_multiples_of_its_periods_and_at_the_end(log):
     calls: list = []
     hooks = Hooks(log)
     hooks.add(record("save", calls), every=(3, 0, 4))
@@ -49,7 +49,7 @@ def test_a_hook_with_period_zero_runs_only_at_the_end(log):
     assert calls == [("evaluate", 5)]
 
 
-def test_hooks_run_in_the_order_in_which_they_were_added(log):
+def test_hooks_run_in_the_order_of_their_registration(log):
     calls: list = []
     hooks = Hooks(log)
     for name in ("save", "evaluate"):
@@ -59,7 +59,7 @@ def test_hooks_run_in_the_order_in_which_they_were_added(log):
 
 
 @pytest.mark.parametrize("end", [3, 4])
-def test_a_signal_saves_and_leaves_the_evaluation_to_the_resumed_run(log, end):
+def test_a_signal_saves_a_checkpoint_and_the_resumed_run_evaluates_it(log, end):
     calls: list = []
     hooks = Hooks(log)
     hooks.add(record("save", calls), every=10)
@@ -68,7 +68,7 @@ def test_a_signal_saves_and_leaves_the_evaluation_to_the_resumed_run(log, end):
     assert calls == [("save", end)]
 
 
-def test_a_hook_runs_only_once_if_the_run_ends_at_its_step(log):
+def test_a_hook_that_is_due_at_the_last_step_runs_only_once(log):
     """Ctrl-C may end the input after the hooks of the last step have run."""
     calls: list = []
     hooks = Hooks(log)
@@ -79,7 +79,7 @@ def test_a_hook_runs_only_once_if_the_run_ends_at_its_step(log):
     assert calls == [("log", 1), ("save", 1)]
 
 
-def test_a_hook_whose_condition_holds_runs_after_the_next_step(log):
+def test_a_hook_runs_after_the_next_step_if_its_condition_is_true(log):
     """The request travels to the other processes with the batch of a step."""
     calls: list = []
     conditions = iter([False, True, False, False])
@@ -93,7 +93,7 @@ def test_a_hook_whose_condition_holds_runs_after_the_next_step(log):
     assert calls == [("save", 3)]
 
 
-def test_values_of_a_hook_are_logged_and_a_resumed_run_adds_missing_lines(log, tmp_path):
+def test_results_of_a_hook_are_logged_and_a_resumed_run_adds_missing_lines(log, tmp_path):
     calls: list = []
     hooks = Hooks(log)
     hooks.add(record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)

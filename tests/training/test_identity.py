@@ -90,7 +90,7 @@ CHANGES = {
 }
 
 
-def test_a_run_is_not_resumed_on_other_contents_under_the_same_names(data, tmp_path):
+def test_a_run_does_not_resume_if_files_of_the_same_names_have_other_contents(data, tmp_path):
     with pytest.raises(Stopped):
         run.run_training(config_of(data), tmp_path / "run", on_step=stop_after(3))
     intact = shutil.copytree(data, tmp_path / "intact")
@@ -104,7 +104,7 @@ def test_a_run_is_not_resumed_on_other_contents_under_the_same_names(data, tmp_p
         shutil.copytree(intact, data)
 
 
-def test_changed_data_are_accepted_until_the_first_checkpoint(data, tmp_path):
+def test_data_may_change_until_the_first_checkpoint_exists(data, tmp_path):
     config = config_of(data, checkpoint__every=100)
     with pytest.raises(Stopped):
         run.run_training(config, tmp_path / "run", on_step=stop_after(1))
@@ -129,7 +129,7 @@ def hashed_images(tmp_path, monkeypatch) -> list[str]:
     return names
 
 
-def test_a_first_start_hashes_each_image_once(data, tmp_path, hashed_images):
+def test_a_new_run_hashes_each_image_only_once(data, tmp_path, hashed_images):
     run.run_training(config_of(data), tmp_path / "run")
     assert sorted(hashed_images) == [f"{number:02}.png" for number in range(IMAGES)]
 

@@ -31,12 +31,12 @@ def pairs(batches: list) -> list[tuple[int, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("seed", "size"), [(3, 4), (4, 4), (3, 6)])
-def test_seed_and_batch_size(world, seed, size):
+def test_seed_and_batch_size_determine_the_order_of_images(world, seed, size):
     seen = [batch.image_id for batch in world.take(2, seed=seed, batch_size=size)]
     np.testing.assert_array_equal(np.concatenate(seen), order(seed)[: 2 * size])
 
 
-def test_images_and_captions(world, tmp_path):
+def test_batches_contain_the_pixels_and_captions_of_the_configured_files(world, tmp_path):
     def picture(number: int, _: np.random.Generator) -> Image.Image:
         return Image.fromarray(pixels_of(number, np.arange(COLUMNS), lift=5))
 
@@ -48,7 +48,7 @@ def test_images_and_captions(world, tmp_path):
     assert world.texts(others) == [f"a big cat {ADJECTIVES[number % 5]}" for number, _ in pairs(others)]
 
 
-def test_split(world):
+def test_only_pairs_of_the_configured_split_are_read(world):
     word = dict(zip(("train", "test"), ADJECTIVES, strict=False))
     lines = [{"image": f"{n:02}.png", "split": split, "caption": [f"a big cat {word[split]}"]}
              for n, split in enumerate(["train", "test"] * (IMAGES // 2))]  # fmt: skip
@@ -59,7 +59,7 @@ def test_split(world):
         assert max(number for batch in batches for number in batch.image_id.tolist()) < IMAGES // 2
 
 
-def test_captions_per_image(world):
+def test_captions_per_image_selects_one_or_all_captions(world):
     def drawn(choice: str) -> list[tuple[int, str]]:
         taken = world.take(9, data__captions_per_image=choice)
         return list(zip([number for number, _ in pairs(taken)], world.texts(taken), strict=True))
@@ -69,7 +69,7 @@ def test_captions_per_image(world):
     assert set(drawn("one")) < set(every)
 
 
-def test_random_crop_min_scale(world):
+def test_random_crop_min_scale_bounds_the_area_of_crops(world):
     def areas(least: float) -> list[float]:
         found, crops = [], {}
         for number, pixels in pairs(world.take(9, data__random_crop_min_scale=least)):
@@ -86,7 +86,7 @@ def test_random_crop_min_scale(world):
     assert np.allclose(areas(0.0), 2 / 3, atol=0.03)
 
 
-def test_flip(world):
+def test_flip_mirrors_about_half_of_the_images(world):
     mirrored = []
     for number, pixels in pairs(world.take(data__flip=True)):
         mirrored.append(bool((pixels == pixels_of(number)[:, ::-1]).all()))
@@ -95,7 +95,7 @@ def test_flip(world):
 
 
 @pytest.mark.parametrize(("probability", "low", "high"), [(0.0, 0, 0), (0.5, 5, 19), (1.0, 24, 24)])
-def test_resize_prob(world, probability, low, high):
+def test_resize_prob_is_the_share_of_images_that_are_not_cropped(world, probability, low, high):
     whole = 0
     for number, pixels in pairs(world.take(data__resize_prob=probability)):
         is_whole = (pixels == resized(number)).all()
@@ -104,7 +104,7 @@ def test_resize_prob(world, probability, low, high):
     assert low <= whole <= high
 
 
-def test_text_length(world):
+def test_text_length_truncates_texts_and_keeps_their_end_token(world):
     whole, cut = (world.take(1, data__text_length=length)[0].texts for length in (0, 5))
     assert whole.ids.shape == (4, 24) and cut.ids.shape == (4, 5)
     np.testing.assert_array_equal(cut.ids, np.concatenate([whole.ids[:, :4], np.full((4, 1), 2)], 1))
@@ -132,7 +132,7 @@ OTHER_TABLE = {"influence": "lowest_house.jsonl"}
         ({"fit_article": True}, {("dog", "cat")}),
     ],
 )
-def test_keys_of_altered_captions(world, settings, changes):
+def test_keys_of_altered_captions_determine_which_words_are_replaced(world, settings, changes):
     for key in {"influence", "lexicon"} & settings.keys():
         settings = {**settings, key: str(world.folder / settings[key])}
     batches = world.take(losses__sc__weight=1.0, **{f"losses__sc__{key}": value for key, value in settings.items()})
@@ -150,7 +150,7 @@ def test_keys_of_altered_captions(world, settings, changes):
 
 
 @pytest.mark.parametrize("select", ["lowest", "highest"])
-def test_without_a_table_influence_is_computed_with_the_starting_model(world, select):
+def test_influence_is_computed_with_the_starting_model_if_no_table_is_configured(world, select):
     settings = {"losses__sc__select": select, "losses__sc__influence": ""}
     batches = world.take(6, losses__sc__weight=1.0, **settings)
     assert (world.folder / "influence.jsonl").is_file()
@@ -161,7 +161,7 @@ def test_without_a_table_influence_is_computed_with_the_starting_model(world, se
         assert [noun for noun in ("dog", "house") if noun not in other.split()] == [("dog", "house")[wanted]]
 
 
-def test_count_of_altered_captions(world):
+def test_each_caption_has_the_configured_number_of_altered_captions(world):
     for count in (1, 2):
         batches = world.take(1, losses__sc__weight=1.0, losses__sc__count=count)
         assert batches[0].valid["altered"].shape == (4, count) and batches[0].valid["altered"].all()
@@ -170,7 +170,7 @@ def test_count_of_altered_captions(world):
         assert {*others[2 * number : 2 * number + 2]} == {text.replace("dog", new) for new in ("cat", "owl")}
 
 
-def test_hard_positives(world):
+def test_hard_positives_and_negatives_are_those_of_their_caption(world):
     def negatives_of(caption: str) -> list[str]:
         return [caption.replace("dog", noun) for noun in ("cat", "man", "car")]
 
@@ -199,7 +199,7 @@ def test_worker_processes_start_only_for_long_runs(world, monkeypatch):
     assert read_config(CHECKOUT / "configs" / "coco_finetune.py", ["config.data.workers=3"]).data.workers == 3
 
 
-def test_starting_models(world):
+def test_a_run_starts_from_the_configured_model_or_from_new_towers(world):
     start = str(world.folder / "start")
     taken, right = starting_encoder(world.config_of(init__model=start)), parameters_of(world.encoder.model)
     jax.tree.map(np.testing.assert_array_equal, parameters_of(taken.model), right)

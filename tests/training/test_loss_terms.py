@@ -70,7 +70,7 @@ def more_losses(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-def test_a_new_loss_and_the_maker_of_its_field_take_part_in_training(more_losses, tmp_path):
+def test_a_registered_loss_and_its_input_field_are_used_in_training(more_losses, tmp_path):
     captions = [captions_of(number) for number in range(12)]
     write_world(tmp_path, captions, picture=grey_of, start=tiny_encoder(spec=tiny_spec(16), name="start"))
     weights = {"losses__uniformity__weight": 0.5, "losses__order_of_words__weight": 2.0}
@@ -86,7 +86,7 @@ def test_a_new_loss_and_the_maker_of_its_field_take_part_in_training(more_losses
     assert "uniformity" in metrics and "order_of_words" not in metrics
 
 
-def test_keys_of_a_new_loss_are_checked_and_a_field_without_a_pool_is_refused(more_losses):
+def test_keys_of_a_new_loss_are_checked_and_fields_without_a_pool_are_refused(more_losses):
     negative = changed(default_config(), losses__uniformity__weight=-1.0)
     refused(r"losses\.uniformity\.weight.*0 or more", check_config, negative)
     without_pool = changed(default_config(), losses__order_of_words__weight=1.0, **FEATURES_ALONE)
@@ -100,7 +100,7 @@ def test_names_of_losses_and_fields_are_unique():
     assert {field.name for term in losses.TERMS for field in term.reads} == set(fields)
 
 
-def test_the_step_knows_no_loss_by_name():
+def test_the_code_of_the_step_names_no_loss():
     names = "|".join(("sc", "vc", "hard_positives", "altered", "mixed", "positive", "negative"))
     for file in ("step", "batch", "grad_cache", "loop", "run", "program"):
         text = (CHECKOUT / "rococo_jax" / "training" / f"{file}.py").read_text()

@@ -25,14 +25,14 @@ def first_batch(world, field: str, **settings):
 
 
 @pytest.mark.parametrize(("word", "is_cut_off"), [("dog", False), ("house", True)])
-def test_an_altered_caption_of_the_same_tokens_is_no_negative(world, word, is_cut_off):
+def test_an_altered_caption_with_equal_tokens_is_not_used_as_a_negative(world, word, is_cut_off):
     table = str(world.folder / f"lowest_{word}.jsonl")
     _, same, counts = first_batch(world, "altered", losses__sc__weight=1.0, losses__sc__influence=table)
     assert (same == is_cut_off).all()
     assert counts == {"skipped_images": 0, "cut_texts": 4 * 3, "equal_altered_texts": 8 * is_cut_off}
 
 
-def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(world, tmp_path):
+def test_hard_negatives_with_equal_tokens_are_excluded_and_hard_positives_are_used(world, tmp_path):
     lines = []
     for item in json.loads((world.folder / "captions.json").read_text()):
         for caption in item["caption"]:
@@ -62,7 +62,7 @@ def test_pools_of_features_exclude_altered_captions_with_equal_tokens(world, lon
 
 
 @pytest.mark.slow
-def test_a_run_reports_truncated_texts_once_and_logs_their_counts(world, long_captions, tmp_path, capsys):
+def test_a_run_warns_once_of_truncated_texts_and_logs_their_number(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
     keys |= {"train__vision": "none", "train__text": "none"}
     run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run", mesh=mesh_of(1))

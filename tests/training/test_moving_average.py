@@ -27,7 +27,7 @@ def mean_of(history: list, decay: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.99, 0.9999])
-def test_the_moving_average_is_that_of_optax(decay):
+def test_the_moving_average_matches_optax(decay):
     random = np.random.default_rng(0)
     start, history = random.normal(size=(3, 4)), np.cumsum(random.normal(size=(300, 3, 4)), axis=0, dtype=np.float32)
     average, oracle = {"a": jnp.asarray(start, jnp.float32)}, optax.ema(decay, debias=True)
@@ -60,7 +60,7 @@ def kernel_of(encoder) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_the_moving_average_is_evaluated_saved_and_resumed_bit_equal(config, tmp_path):
+def test_the_moving_average_is_evaluated_and_saved_and_resumes_with_the_same_bits(config, tmp_path):
     evaluated, history, mesh = [], [], mesh_of(1)
 
     def evaluate(encoder):

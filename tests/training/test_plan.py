@@ -18,7 +18,7 @@ from tests.support.world import write_world
 
 PAIRS, TOKENS, DEVICES = 64, 12, 8
 
-# A loop, and what stands once: of a TPU's all-gather in two fusions, one channel.
+# A program with a loop and with instructions outside of it; a TPU's all-gather in two fusions has one channel.
 HLO = """HloModule step, num_partitions=4
 
 %add (a: f32[], b: f32[]) -> f32[] {
@@ -85,7 +85,7 @@ ENTRY %main (first: f32[8,8], second: f32[16], third: bf16[4], q: bf16[2,8,4,16]
 """  # noqa: E501  an instruction is one line
 
 
-def test_collectives_of_a_program_by_hand():
+def test_collectives_are_counted_as_by_hand():
     """Bytes are those of operands; an instruction in a loop has a row of its own, and a channel in two fusions counts
     once."""
     assert plan.collectives_of(HLO) == {
@@ -97,13 +97,13 @@ def test_collectives_of_a_program_by_hand():
     }
 
 
-def test_collectives_of_one_channel_count_one_by_one():
+def test_collectives_that_share_a_channel_are_counted_separately():
     """All those of a `shard_map` have the first channel."""
     program = HLO.replace("channel_id=5", "channel_id=4")
     assert plan.collectives_of(program) == plan.collectives_of(HLO)
 
 
-def test_an_asynchronous_collective_counts_once():
+def test_an_asynchronous_collective_is_counted_once():
     started = HLO.replace(
         "%sent = f32[16]{0} collective-permute(", "%sent = (f32[16]{0}, f32[16]{0}) collective-permute-start("
     )
@@ -119,7 +119,7 @@ def test_an_asynchronous_collective_counts_once():
 
 
 @pytest.mark.slow
-def test_gradients_are_summed_over_devices_once_a_step_and_in_no_loop():
+def test_gradients_are_summed_over_devices_once_per_step_and_outside_of_loops():
     """Neither in the loop over micro-batches nor in those over blocks."""
     config, spec = changed(default_config(), batch_size=PAIRS, micro_batches=2), tiny_spec(128)
     step = lower_step(config, spec, tiny_encoder().preprocessing, mesh_of(DEVICES), TOKENS)
@@ -140,7 +140,7 @@ def words(data, *more):
     return ["train", "--config", str(data / "config.py"), "--workdir", str(data / "run"), "--plan", *more]
 
 
-def test_plan_prints_and_trains_nothing(data, capsys):
+def test_a_plan_prints_memory_and_flops_and_does_not_train(data, capsys):
     assert main(words(data, "--json")) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert (numbers["devices"], numbers["device"], numbers["pairs"]) == (8, "cpu", 16)
@@ -154,7 +154,7 @@ def test_plan_prints_and_trains_nothing(data, capsys):
 
 
 @pytest.mark.slow
-def test_the_first_line_of_a_plan_says_whether_it_fits_and_what_limits_it(data, capsys):
+def test_the_first_line_of_a_plan_reports_whether_it_fits_and_what_limits_it(data, capsys):
     assert main(words(data)) == 0
     fits, limited_by, empty, *rest = capsys.readouterr().out.splitlines()
     assert fits.startswith("A step takes 0.00 GB of each device (cpu), which does not report how much memory it has.")
@@ -180,12 +180,12 @@ def test_a_plan_that_does_not_fit_names_the_key_to_change(data, refusal, monkeyp
     assert "config.micro_batches: found 1, with which a step of texts" in refusal(*words(data))
 
 
-def test_a_text_length_above_the_context_is_refused_as_by_a_run(data, refusal):
+def test_a_plan_refuses_a_text_length_above_the_context_as_a_run_does(data, refusal):
     message = refusal(*words(data, "--config.data.text_length=1000"))
     assert "config.data.text_length: found 1000; wanted 0, or 2 to 24, the tower's context" in message
 
 
-def test_two_plans_may_use_libtpu_at_once(data, refusal, monkeypatch):
+def test_two_plans_can_use_libtpu_at_the_same_time(data, refusal, monkeypatch):
     for name in ("ALLOW_MULTIPLE_LIBTPU_LOAD", "TPU_SKIP_MDS_QUERY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, "removed at the end of the test")
@@ -194,7 +194,7 @@ def test_two_plans_may_use_libtpu_at_once(data, refusal, monkeypatch):
     assert os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] == os.environ["TPU_SKIP_MDS_QUERY"] == "1"
 
 
-def test_a_missing_cudnn_is_one_line(data, refusal, monkeypatch):
+def test_a_missing_cudnn_is_reported_in_one_line(data, refusal, monkeypatch):
     def without_cudnn(*_):
         raise RuntimeError("cuDNN not found.")
 
@@ -203,7 +203,7 @@ def test_a_missing_cudnn_is_one_line(data, refusal, monkeypatch):
     assert "topology: cuDNN: found cuDNN not found.; wanted cuDNN beside JAX's plugin" in line
 
 
-def test_a_topology_needs_its_compiler_and_a_plan(data, refusal):
+def test_the_topology_option_requires_a_compiler_and_the_plan_option(data, refusal):
     assert "topology: devices: found 'no:where'" in refusal(*words(data, "--topology", "no:where"))
     without = [word for word in words(data, "--topology", "v5e:2x2") if word != "--plan"]
     assert "--topology: found it alone; wanted it with --plan" in refusal(*without)

@@ -126,7 +126,7 @@ except InputError as error:
 
 
 @pytest.mark.slow
-def test_two_processes_with_sharded_parameters_save_evaluate_and_resume(data):
+def test_two_processes_with_sharded_parameters_can_save_evaluate_and_resume(data):
     """A stop, a resumed run with an evaluation of the model that is as of one process, and a run without room."""
     lines = SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN)
     for code, said in run_lines(lines, 2, timeout=60):
@@ -139,7 +139,7 @@ def test_two_processes_with_sharded_parameters_save_evaluate_and_resume(data):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_train_like_one_with_the_same_number_of_devices(data, tmp_path):
+def test_two_processes_train_like_one_process_with_the_same_number_of_devices(data, tmp_path):
     settings = {"steps": 4, "batch_size": 8, "checkpoint__every": 2, "ema": 0.5, "losses__sc__weight": 1.0}
     settings |= {"losses__vc__weight": 1.0, "losses__vc__partner_group": 2}
     write_config_file(data, **settings)

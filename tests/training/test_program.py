@@ -84,7 +84,7 @@ def on_device(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_device, tmp_path, capsys):
+def test_a_run_compiles_one_program_before_its_first_step(config, cache, on_device, tmp_path, capsys):
     starts = []
     for name in ("first", "second"):
         cache.programs.clear()
@@ -106,7 +106,7 @@ def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_
 
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
 def test_memory_of_a_step_includes_the_next_batch(config, room, fits, capsys):
-    """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
+    """A device also holds the pixels, token ids, masks and image ids of its rows of the next batch."""
     rows = NamedSharding(mesh_of(2), PartitionSpec(AXES))
     batch = jax.tree.map(lambda leaf: leaf.update(sharding=rows), host_batch_shapes(config, tiny_spec(16), 24))
     second = BATCH // 2 * (SIDE * SIDE * 3 + 24 * (4 + 1) + 4)
@@ -122,7 +122,7 @@ def test_memory_of_a_step_includes_the_next_batch(config, room, fits, capsys):
             compile_step(*arguments)
 
 
-def test_a_step_too_large_for_the_compiler_is_refused_with_its_memory(config):
+def test_a_step_that_the_compiler_cannot_fit_is_refused_with_its_memory(config):
     said = "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (298.12G) exceeds available HBM (15.75G)."
     lowered = Mock(jax.stages.Lowered, compile=Mock(side_effect=jax.errors.JaxRuntimeError(said)))
     batch = host_batch_shapes(config, tiny_spec(16), 24)
@@ -140,9 +140,9 @@ def test_a_step_too_large_for_the_compiler_is_refused_with_its_memory(config):
         ({"train__vision": "none", "data__cached_features": True}, 0, 16, 3, 3),
         (FEATURES_ALONE, 0, 16, 0, 6),
     ],
-    ids=["whole", "frozen texts", "patches dropped", "locked images", "features alone"],
+    ids=["both towers trained", "frozen texts", "patches dropped", "locked images", "features alone"],
 )
-def test_operations_of_a_step_are_passes_of_towers_and_heads(settings, images, patches, texts, heads):
+def test_flops_of_a_step_are_the_sum_over_passes_of_towers_and_heads(settings, images, patches, texts, heads):
     spec = tiny_spec()  # 16 patches and a class token, 2 blocks of width 32
     block = 2 * (patches + 1) * 32 * (4 * 32 + 2 * 64) + 4 * (patches + 1) ** 2 * 32
     assert image_flops(spec, patches) == 2 * patches * 192 * 32 + 2 * block + 2 * 32 * 16

@@ -62,7 +62,7 @@ def updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def expected_updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarray]:
-    """AdamW (arXiv 1711.05101) in float64, with first moments rounded to bfloat16 if asked for."""
+    """AdamW (arXiv 1711.05101) in float64, with first moments rounded to bfloat16 if requested."""
 
     def stored(moment: np.ndarray) -> np.ndarray:
         return moment.astype(ml_dtypes.bfloat16 if moments == "bfloat16" else np.float64).astype(np.float64)
@@ -75,7 +75,7 @@ def expected_updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarr
 
 
 @pytest.mark.parametrize("moments", ["float32", "bfloat16"])
-def test_three_updates_of_adamw_are_those_of_numpy(moments):
+def test_three_updates_of_adamw_match_numpy(moments):
     random = np.random.default_rng(0)
     gradients = [random.normal(size=(128, 130)).astype(np.float32) for _ in range(3)]
     tolerance = 2e-5 if moments == "float32" else 2e-2
@@ -88,7 +88,7 @@ def test_three_updates_of_adamw_are_those_of_numpy(moments):
     # CLIP's 100 (arXiv 2103.00020), what it started from where that is more, and none under the sigmoid loss.
     [(4.6, False, np.log(100)), (4.7215, False, 4.7215), (4.7215, True, 5.0215), (4.6, True, 4.9)],
 )
-def test_the_bound_of_the_logit_scale(start, bias, highest):
+def test_the_logit_scale_is_bounded_in_softmax_losses_and_free_in_sigmoid_losses(start, bias, highest):
     # Steps of 0.1.
     config = optimizer_config(schedule="constant", learning_rate=0.1, warmup_fraction=0.0, b1=0.0, b2=0.0)
     names = ["logit_scale", "logit_bias"] if bias else ["logit_scale"]

@@ -84,7 +84,7 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("overrides", REFUSED)
-def test_what_cannot_be_trained_is_refused_in_one_line(overrides, data, tmp_path, refusal):
+def test_configs_that_cannot_be_trained_are_refused_in_one_line(overrides, data, tmp_path, refusal):
     words = [f"--config.{each}" for each in overrides.format(folder=data).split()]
     error = refusal("train", "--config", data / "config.py", "--workdir", tmp_path / "run", *words)
     assert REFUSED[overrides] in error.splitlines()[-1]
@@ -149,8 +149,8 @@ def test_a_setting_without_effect_is_refused_when_the_config_is_read(words):
         read_config(config, overrides)
 
 
-def test_settings_of_a_loss_that_is_off_are_accepted_and_named(tmp_path, capsys, monkeypatch):
-    """Configs preset them for runs that turn the loss on; the command line is told."""
+def test_settings_of_a_disabled_loss_are_accepted_with_a_warning(tmp_path, capsys, monkeypatch):
+    """Configs preset them for runs that enable the loss; settings on the command line cause a warning."""
     monkeypatch.setattr("rococo_jax.cli.train._run", lambda config, workdir: 0)
     words = ["--config.losses.vc.scope=local", "--config.losses.sc.fit_article=false"]
     assert main(["train", "--config", "scenes_tiny", "--workdir", str(tmp_path), *words]) == 0
@@ -163,7 +163,7 @@ def test_settings_of_a_loss_that_is_off_are_accepted_and_named(tmp_path, capsys,
 
 
 @pytest.mark.parametrize("trained", [("all", "all"), ("last:2", "none"), ("last:1", "none"), ("none", "last:1")])
-def test_a_layer_decay_needs_a_trained_block_above_another_parameter(trained):
+def test_layer_decay_requires_a_trained_block_above_another_trained_parameter(trained):
     config = default_config()
     config.train.vision, config.train.text = trained
     config.optimizer.layer_decay = 0.5
@@ -176,7 +176,7 @@ def test_a_layer_decay_needs_a_trained_block_above_another_parameter(trained):
         make_optimizer(config.optimizer, 5, encoder.spec, parameters)
 
 
-def test_configs_accept_exactly_the_alterations_of_perturb_text():
+def test_configs_accept_the_same_alterations_as_perturb_text():
     assert (*VARIANTS, *KINDS) == ALTERATIONS
 
 
@@ -191,5 +191,5 @@ def test_the_text_length_of_a_tower_with_a_fixed_length_cannot_be_changed():
 
 
 @pytest.mark.parametrize(("file", "said"), [("no_config.py", "get_config"), ("none.py", "nothing there")])
-def test_a_file_that_is_no_config_is_refused(file, said, data, tmp_path, refusal):
+def test_a_file_without_a_config_is_refused(file, said, data, tmp_path, refusal):
     assert said in refusal("train", "--config", data / file, "--workdir", tmp_path / "run").splitlines()[-1]

@@ -91,7 +91,7 @@ def test_a_run_writes_its_metrics_and_a_model_that_evaluates(data, whole_run, tm
         assert main([*command, "--captions", str(data / "captions.json"), "--out", str(tmp_path / "e.npz")]) == 0
 
 
-def test_the_same_call_returns_at_once_after_a_finished_run(data, whole_run):
+def test_a_finished_run_returns_at_once_if_it_is_started_again(data, whole_run):
     before = (whole_run / "metrics.jsonl").read_bytes()
     again = run_training(config_of(data), whole_run, mesh=mesh_of(1))
     assert (again.step, again.model) == (STEPS, whole_run / "model")
@@ -99,7 +99,7 @@ def test_the_same_call_returns_at_once_after_a_finished_run(data, whole_run):
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.thorough)])
-def test_an_interrupted_run_ends_with_the_same_bits(devices, data, whole_run, tmp_path):
+def test_an_interrupted_run_resumes_to_the_same_bits(devices, data, whole_run, tmp_path):
     expected = whole_run
     if devices > 1:
         expected = tmp_path / "undisturbed"
@@ -124,7 +124,7 @@ def device_bytes(tree=None) -> int:
 
 
 @pytest.mark.slow
-def test_another_number_of_devices_resumes_with_the_same_losses_and_stores_one_state(
+def test_a_run_resumes_on_another_number_of_devices_with_the_same_losses_and_one_state(
     data, whole_run, tmp_path, monkeypatch
 ):
     shutil.copytree(whole_run, tmp_path / "run")
@@ -163,7 +163,7 @@ def test_another_number_of_devices_resumes_with_the_same_losses_and_stores_one_s
 
 
 @pytest.mark.slow
-def test_sigterm_and_ctrl_c_save_and_the_run_resumes_with_the_same_bits(data, whole_run, tmp_path, monkeypatch, capfd):
+def test_a_run_stopped_by_sigterm_or_ctrl_c_resumes_with_the_same_bits(data, whole_run, tmp_path, monkeypatch, capfd):
     config, workdir = config_of(data, "checkpoint.every=100"), tmp_path / "run"
 
     def terminate(done, state):
@@ -254,7 +254,7 @@ def test_features_of_frozen_towers_are_computed_once(data, tmp_path):
     np.testing.assert_array_equal(before["vision_head.up.kernel"], trained["vision_head.up.kernel"])
 
 
-def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, tmp_path, refusal):
+def test_a_run_is_not_resumed_with_another_config_or_another_starting_model(data, whole_run, tmp_path, refusal):
     arguments = ("--config", str(data / "config.py"), "--workdir", str(whole_run))
     assert "config.seed" in refusal("train", *arguments, "--config.seed=5").splitlines()[-1]
     start = shutil.copytree(data / "start", tmp_path / "start")
@@ -268,7 +268,7 @@ def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, t
 
 
 @pytest.mark.slow
-def test_a_checkpoint_takes_its_frozen_parameters_from_no_other_model(data, tmp_path):
+def test_a_checkpoint_is_refused_if_the_model_with_its_frozen_parameters_changed(data, tmp_path):
     start = shutil.copytree(data / "start", tmp_path / "start")
     config = changed(config_of(data, f"init.model={start}"), train__vision="none", train__text="none", steps=2)
     run_training(config, tmp_path / "run", mesh=mesh_of(1))

@@ -59,7 +59,7 @@ def test_the_best_and_the_last_checkpoint_are_kept(data, tmp_path):
     assert float(load_model(done.model).model.logit_scale[...]) == seen[-1][1]
 
 
-def test_a_signal_does_not_wait_for_an_evaluation(data, tmp_path):
+def test_a_run_stops_at_a_signal_without_waiting_for_an_evaluation(data, tmp_path):
     config = read_config(data / "config.py", ["config.checkpoint.every=100"])
     config.eval.every, config.eval.data, scored = 2, "read by nobody", []
 
@@ -83,7 +83,7 @@ def test_a_broken_image_stops_the_run_if_configured(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):
+def test_minutes_between_checkpoints_count_from_the_latest_checkpoint(data, tmp_path, monkeypatch):
     overrides = "steps=10 checkpoint.minutes=1 checkpoint.every=100 checkpoint.keep=9".split()
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.seconds
@@ -99,7 +99,7 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_train_raises_the_signal_that_stopped_it_again(name, data, tmp_path, monkeypatch):
+def test_train_raises_a_signal_again_after_it_stopped_the_run(name, data, tmp_path, monkeypatch):
     """A script that trains several models does not go on with the next one; the command returns."""
     monkeypatch.setattr(run, "run_training", lambda *_, **__: run.Run(3, None, 0, name))
     received = []
@@ -168,7 +168,7 @@ def test_missing_wandb_is_refused_before_a_folder_is_created(data, tmp_path, mon
     assert not (tmp_path / "run").exists()
 
 
-def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_path, monkeypatch, capsys):
+def test_the_last_printed_line_of_a_run_has_its_loss_mfu_and_use_of_time(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 1e-3)
     run.run_training(read_config(data / "config.py", ["config.log.every=1"]), tmp_path / "run")
     (line,) = re.findall(r"step (\d+ of \d+: loss [\d.]+, MFU [\d.]+%; .*)\n", capsys.readouterr().err)
@@ -179,7 +179,7 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_checkpoint_has_the_frozen_positions_of_another_image_size(data, tmp_path):
+def test_a_checkpoint_contains_frozen_positions_that_were_resampled_for_another_image_size(data, tmp_path):
     overrides = ["config.train.vision=none", "config.init.image_size=56", "config.checkpoint.every=100"]
     done = run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
     last, model = (parameters_of(load_model(at).model) for at in (f"{tmp_path / 'run'}@latest", done.model))

@@ -23,7 +23,7 @@ def is_made_anew(first, second) -> bool:
     return len(made) == 2
 
 
-def test_runs_share_features_unless_a_key_that_affects_features_differs():
+def test_runs_share_cached_features_unless_a_key_that_affects_them_differs():
     values, anew = {key: each for key, each in flat(CONFIG).items() if isinstance(each, int | float | str)}, []
     for key, value in values.items():
         other = f"{value}other" if isinstance(value, str) else not value if isinstance(value, bool) else 1 - value
@@ -32,7 +32,7 @@ def test_runs_share_features_unless_a_key_that_affects_features_differs():
     assert anew == [key for key in values if not key.startswith(SHARED)]
 
 
-def test_weights_above_zero_share_features():
+def test_all_loss_weights_above_zero_share_cached_features():
     assert not is_made_anew(CONFIG, changed(CONFIG, losses__sc__weight=0.5, losses__vc__weight=0.1))
 
 

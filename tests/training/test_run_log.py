@@ -57,7 +57,7 @@ def test_a_resumed_run_overwrites_the_curves_of_repeated_steps(tmp_path):
     assert [line.partition(",")[0] for line in lines] == ['{"step": 1', '{"step": 2', '{"step": 3']
 
 
-def test_a_kill_while_a_run_resumes_leaves_its_log(tmp_path, monkeypatch):
+def test_a_run_killed_while_it_resumes_keeps_its_log(tmp_path, monkeypatch):
     lines = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in (1, 2, 3)]
     (tmp_path / METRICS).write_text("".join(lines))
 
@@ -93,7 +93,7 @@ def test_the_meter_measures_the_steps_since_its_last_reading(monkeypatch):
     assert in_use == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
 
 
-def test_goodput_names_where_the_rest_of_the_time_went(monkeypatch):
+def test_goodput_lists_the_time_outside_of_steps_by_reason(monkeypatch):
     clock = types.SimpleNamespace(seconds=50.0)
     clock.perf_counter = lambda: clock.seconds
     monkeypatch.setattr("rococo_jax.training.log.time", clock)
@@ -162,7 +162,7 @@ def log_of(file: RunLog, every: int, steps: int, meter: Meter) -> Log:
 
 
 @pytest.mark.parametrize(("device", "host", "idle"), [(0.10, 0.06, 0.0), (0.05, 0.15, 0.10)])
-def test_waiting_for_data_is_overhead_only_while_the_device_is_idle(monkeypatch, device, host, idle):
+def test_waiting_for_data_counts_as_overhead_only_while_the_device_is_idle(monkeypatch, device, host, idle):
     """An input beside a slower step costs nothing; of a slower input the difference is lost."""
     steps, meter = 6, Meter(8)
     log_hook = log_of(RunLog(None, 0, tensorboard=False), steps, steps, meter)
@@ -172,7 +172,7 @@ def test_waiting_for_data_is_overhead_only_while_the_device_is_idle(monkeypatch,
 
 
 @pytest.mark.parametrize(("device", "host"), [(0.2, 0.0), pytest.param(0.01, 0.2, marks=pytest.mark.slow)])
-def test_every_line_has_the_speed_of_its_own_steps(tmp_path, monkeypatch, device, host):
+def test_every_line_has_the_speed_of_the_steps_since_the_previous_line(tmp_path, monkeypatch, device, host):
     """The first line is of one step and the last of half a period, beside a slow device and behind a slow input."""
     meter = Meter(8)
     log_hook = log_of(RunLog(tmp_path, 0, tensorboard=False), 4, 10, meter)
@@ -186,7 +186,7 @@ def test_every_line_has_the_speed_of_its_own_steps(tmp_path, monkeypatch, device
     assert speeds == pytest.approx(dict.fromkeys(speeds, 0.2), abs=0.06)
 
 
-def test_counts_of_a_resumed_run_continue_those_of_its_checkpoint():
+def test_counts_of_a_resumed_run_continue_from_its_checkpoint():
     """Three images were replaced before the stop and one after it: the log says four, as of an unbroken run."""
 
     class Arrays(TrainingInput):
@@ -220,7 +220,7 @@ def test_counts_of_a_resumed_run_continue_those_of_its_checkpoint():
 
 
 def test_counts_of_many_processes_are_added_without_overflow():
-    """Their sum exceeds what 32 bits hold, although each part fits."""
+    """The sum of the counts needs more than 32 bits, although each count fits."""
     counts = {"cut_texts": 2**31 - 1, "skipped_images": 3, "request:stop": 1}
     rows = np.concatenate([encode_counts(counts, devices=2)] * 2048)
     assert rows.dtype == np.int32 and rows.shape == (4096, 3, 2)

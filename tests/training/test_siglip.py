@@ -80,7 +80,7 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch):
+def test_ten_steps_of_siglip_with_a_logit_scale_of_112_match_torch(material, monkeypatch):
     folder, reference, pixels, ids = material
     monkeypatch.chdir(folder)
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
@@ -103,7 +103,7 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
 NAFLEX = Preprocessing(exact_size=(30, 30), patch_size=10, max_patches=9)
 
 
-def test_alterations_come_before_the_patches_and_keep_the_shape():
+def test_augmentations_are_applied_before_patches_are_cut_and_crops_keep_their_shape():
     image = noise(40, 90)(0, np.random.default_rng(0))
     augmentation = Augmentation((0.3, 1.0), (0.3, 3.0), flip=True, jitter=(0.4, 0.4, 0.4, 0.1), grayscale_prob=0.5)
     draws, grids = (np.random.default_rng(1), np.random.default_rng(1)), set()
@@ -118,6 +118,6 @@ def test_alterations_come_before_the_patches_and_keep_the_shape():
 
 
 @pytest.mark.parametrize("settings", [{"losses__vc__weight": 1.0}, {"patch_dropout": 0.5}])
-def test_mixed_images_and_dropped_patches_have_one_grid(settings):
+def test_mixed_images_and_patch_dropout_use_images_of_one_fixed_size(settings):
     assert training_preprocessing(default_config(), NAFLEX) == NAFLEX
     assert training_preprocessing(changed(default_config(), **settings), NAFLEX) == Preprocessing(exact_size=(30, 30))

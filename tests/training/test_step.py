@@ -42,7 +42,7 @@ def test_stacks_are_joined_in_the_order_of_their_parameters():
 
 
 @pytest.mark.slow
-def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
+def test_fsdp_gathers_parameters_and_no_activations(monkeypatch):
     monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
     encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
     config = make_config(remat="full", **{**PAIRS_ALONE, "losses__sc__weight": 1.0})
@@ -89,7 +89,7 @@ def bytes_kept(config, spec, rows: int) -> int:
 
 
 @pytest.mark.slow
-def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisation():
+def test_rematerialisation_reduces_the_bytes_that_are_stored_for_the_backward_pass():
     layers, tokens, width = 12, 14 * 14 + 1, 768
     vision = dataclasses.replace(
         tiny_spec().vision, image_size=224, patch_size=16, width=width, layers=layers, heads=12, mlp_width=4 * width
@@ -119,7 +119,7 @@ CONVOLUTIONAL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["convnext", pytest.param("resnet", marks=pytest.mark.thorough)])
-def test_blocks_of_convolutions_are_recomputed_and_gathered_as_those_of_transformers(name, monkeypatch):
+def test_convolutional_blocks_are_rematerialised_and_gathered_as_transformer_blocks_are(name, monkeypatch):
     monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
     spec = dataclasses.replace(tiny_spec(), vision=CONVOLUTIONAL[name])
     kept = [bytes_kept(make_config(remat=remat, **PAIRS_ALONE), spec, rows=2) for remat in ("full", "dots", "none")]
@@ -158,7 +158,7 @@ def test_gradients_of_a_convolutional_tower_do_not_depend_on_rematerialisation_o
         np.testing.assert_allclose(gradients[1][path], gradient, atol=1e-5 * largest + 1e-12, err_msg=path)
 
 
-def test_new_residual_heads_change_no_embedding():
+def test_new_residual_heads_do_not_change_embeddings():
     encoder = tiny_encoder()
     grown = with_residual_heads(encoder, 24, seed=1)
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
@@ -167,7 +167,7 @@ def test_new_residual_heads_change_no_embedding():
     assert grown.spec.vision_head.hidden == 24
 
 
-def test_a_new_model_is_made_in_shards_with_the_values_of_one_that_is_made_whole(monkeypatch):
+def test_a_new_model_is_initialised_in_shards_with_the_same_values_as_on_one_device(monkeypatch):
     monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
     spec, mesh = tiny_spec(), make_mesh(fsdp=4)
     whole = parameters_of(DualEncoder(spec, rngs=nnx.Rngs(2)))
@@ -201,7 +201,7 @@ def test_gradients_are_sent_in_the_requested_dtype(dtype):
     assert sorted(each for each in summed if each in shapes) == sorted(shapes)
 
 
-def test_gradients_sent_in_bfloat16_differ_from_the_sum_by_the_rounding_of_each_addition():
+def test_gradients_sent_in_bfloat16_are_off_by_at_most_the_rounding_of_each_addition():
     devices = 8
     mesh, copies = mesh_of(devices), np.random.default_rng(0).normal(size=(devices, 64, 32)).astype(np.float32)
 

@@ -34,7 +34,7 @@ DEFAULTS = flat(default_config())
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("every", "parts"))) for name in CASES]
 )
-def test_three_steps_are_those_of_torch(name):
+def test_three_training_steps_match_torch(name):
     case = CASES[name]
     errors = differences(run(case), expect(case))
     wrong = {what: error for what, error in errors.items() if not error <= TOLERANCE}
@@ -43,7 +43,7 @@ def test_three_steps_are_those_of_torch(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("devices", "micro_batches"), [(1, 4), (4, 2), (1, 8), (2, 4)])
-def test_steps_of_every_loss_are_those_of_torch_on_any_devices_and_in_micro_batches(devices, micro_batches):
+def test_steps_of_every_loss_match_torch_on_any_devices_and_in_micro_batches(devices, micro_batches):
     case = CASES["every loss and optimizer key"]
     settings = (*case.settings, ("micro_batches", micro_batches))
     errors = differences(run(dataclasses.replace(case, settings=settings, devices=devices)), expect(case))
@@ -51,7 +51,7 @@ def test_steps_of_every_loss_are_those_of_torch_on_any_devices_and_in_micro_batc
 
 
 @pytest.mark.thorough
-def test_a_step_in_bfloat16_is_nearer_to_the_oracle_in_bfloat16():
+def test_a_bfloat16_step_is_closer_to_the_bfloat16_reference_than_to_the_float32_one():
     found = {1: run(LOW)[1]}
     low, high = (differences(found, expect(LOW, {"dtype": dtype}, 1)) for dtype in ("bfloat16", "float32"))
     assert max(low.values()) < 0.1 and low["1 loss"] < 0.02
@@ -72,7 +72,7 @@ def told_apart(case: Case, key: str, value: object, last: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", STEP_KEYS)
-def test_two_values_of_a_key_give_two_results_each_the_expected_one(key):
+def test_each_value_of_a_key_gives_a_different_result_that_matches_torch(key):
     values = {name: case.leaves()[key] for name, case in CASES.items()}
     assert len({*values.values(), LOW.leaves()[key]}) > 1, f"no case gives {key} a second value"
     known = (DEFAULTS[key], *values.values(), LOW.leaves()[key])
@@ -104,7 +104,7 @@ def programs() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
+def test_keys_that_change_how_a_step_is_computed_change_its_program(programs):
     # All micro-batches, those that are embedded again, and the dtype.
     for sign in ("tensor<4x2x", f"tensor<3x2x{SIDE}x{SIDE}x3xui8>", "xbf16>"):
         assert sign in programs["parts"] and sign not in programs["plain"]
@@ -116,7 +116,7 @@ def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
 
 
 @pytest.mark.slow
-def test_a_step_computes_no_dropped_patch_and_no_locked_image_tower(programs):
+def test_a_step_does_not_compute_dropped_patches_or_a_locked_image_tower(programs):
     whole, half, texts, pixels = "tensor<8x5x16xf32>", "tensor<8x3x16xf32>", f"tensor<8x{TOKENS}x16xf32>", "x3xui8>"
     signs = {name: [sign in programs[name] for sign in (whole, half, texts, pixels)] for name in programs}
     assert signs["plain"] == [True, False, True, True]
@@ -125,7 +125,7 @@ def test_a_step_computes_no_dropped_patch_and_no_locked_image_tower(programs):
 
 
 @pytest.mark.slow
-def test_products_of_float32_are_at_the_highest_precision(programs):
+def test_float32_products_are_computed_at_the_highest_precision(programs):
     """All of a step in float32; of one in bfloat16 those of the heads and logits, which are no batched products."""
     for name, program in programs.items():
         lines = [line for line in program.splitlines() if "stablehlo.dot_general" in line]

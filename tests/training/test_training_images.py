@@ -93,14 +93,14 @@ def test_a_run_adds_its_images_to_those_of_its_starting_model(data, trained, tmp
         assert images.keys == keys_of(data, range(IMAGES)) and images.complete
 
 
-def test_an_evaluation_during_training_sees_the_list(data, tmp_path):
+def test_an_evaluation_during_training_knows_the_training_images(data, tmp_path):
     config, lists = config_of(data), []
     config.eval.every, config.eval.data = 1, "read by nobody"
     run.run_training(config, tmp_path / "run", evaluate=lambda encoder: lists.append(encoder.training_images) or {})
     assert [images.keys for images in lists] == [keys_of(data, range(TRAINED))] * 2
 
 
-def test_training_images_of_a_foreign_model_are_unknown(data, tmp_path):
+def test_training_images_of_a_model_from_elsewhere_are_unknown(data, tmp_path):
     """The list has at least the images of the run; a model with random parameters has seen none before."""
     save_model(tmp_path / "unknown", tiny_encoder(name="unknown"))
     done = run.run_training(config_of(data, init__model=str(tmp_path / "unknown")), tmp_path / "run")
@@ -111,14 +111,14 @@ def test_training_images_of_a_foreign_model_are_unknown(data, tmp_path):
     assert random.training_images == TrainingImages(frozenset())
 
 
-def test_a_union_is_complete_only_where_all_lists_are():
+def test_a_union_of_lists_is_complete_only_if_all_lists_are_complete():
     first, second = TrainingImages(frozenset("a")), TrainingImages(frozenset("b"))
     assert union(first, second) == first | second == TrainingImages(frozenset("ab"))
     assert union(first, None) == first | None == union(None, first) == TrainingImages(frozenset("a"), complete=False)
     assert union(None, None) is None and not union(union(first, None), second).complete
 
 
-def test_an_incomplete_list_is_read_back_as_one(tmp_path):
+def test_an_incomplete_list_is_still_incomplete_after_saving_and_loading(tmp_path):
     encoder = tiny_encoder()
     encoder.training_images = TrainingImages(frozenset({"0" * 16}), complete=False)
     save_model(tmp_path / "model", encoder)
@@ -126,7 +126,7 @@ def test_an_incomplete_list_is_read_back_as_one(tmp_path):
 
 
 @pytest.mark.parametrize("export", [export_huggingface, export_open_clip])
-def test_an_export_that_is_converted_back_keeps_its_training_images(export, tmp_path):
+def test_a_model_that_is_exported_and_converted_back_keeps_its_training_images(export, tmp_path):
     encoder = exportable_encoder()
     encoder.training_images = TrainingImages(frozenset({"0" * 16}))
     export(encoder, tmp_path / "export")
@@ -134,7 +134,7 @@ def test_an_export_that_is_converted_back_keeps_its_training_images(export, tmp_
     assert images_of(tmp_path / "back") == encoder.training_images
 
 
-def test_a_kill_leaves_no_model_without_its_list_of_images(data, tmp_path, monkeypatch):
+def test_a_killed_run_never_leaves_a_model_without_its_list_of_images(data, tmp_path, monkeypatch):
     """The list is part of what appears by one rename; killed before that, the folder has no model."""
     from rococo_jax.checkpoints import model_directory
 
@@ -152,7 +152,7 @@ def test_a_kill_leaves_no_model_without_its_list_of_images(data, tmp_path, monke
     assert images_of(run.run_training(config_of(data), tmp_path / "run").model).keys == keys_of(data, range(TRAINED))
 
 
-def test_no_image_is_read_again_between_the_last_step_and_the_model(data, tmp_path):
+def test_no_image_is_read_between_the_last_step_and_saving_the_model(data, tmp_path):
     """Preempted machines die there."""
     images = tmp_path / "images"
     shutil.copytree(data / "images", images)
@@ -165,7 +165,7 @@ def test_no_image_is_read_again_between_the_last_step_and_the_model(data, tmp_pa
     assert images_of(done.model).keys == keys_of(data, range(TRAINED))
 
 
-def test_a_run_on_a_folder_and_on_tars_knows_the_images_of_both(data, tmp_path):
+def test_a_run_on_a_folder_and_tars_lists_the_images_of_both(data, tmp_path):
     words = ["pack", "--images", str(data / "images"), "--captions", str(data / "others.json"), "--shards", "2"]
     assert main([*words, "--out", str(tmp_path / "tars")]) == 0
     config = config_of(data, data__images=f"{data / 'images'},{tmp_path / 'tars'}")

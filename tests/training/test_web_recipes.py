@@ -40,7 +40,7 @@ def jittered_by(number: int, strength: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_brightness_contrast_and_saturation_move_pixels_along_their_line(number):
+def test_brightness_contrast_and_saturation_scale_pixels_from_black_mean_and_grey(number):
     grey, found = COLOURS @ LUMA, jittered_by(number, 0.6)
     origin = (0.0, np.round(grey.mean()), grey[..., None])[number]
     expected = np.clip(origin + (1 + 0.6 * DRAWS[number]) * (COLOURS - origin), 0, 255)
@@ -48,14 +48,14 @@ def test_brightness_contrast_and_saturation_move_pixels_along_their_line(number)
     assert np.abs(found - COLOURS).mean() > 5
 
 
-def test_the_hue_turns_and_nothing_else():
+def test_hue_jitter_rotates_the_hue_and_keeps_saturation_and_value():
     found, (hue, saturation, value) = jittered_by(3, 0.3) / 255, np.moveaxis(rgb_to_hsv(COLOURS / 255), -1, 0)
     expected = hsv_to_rgb(np.stack([(hue + 0.3 * DRAWS[3]) % 1, saturation, value], -1))
     # Pillow keeps hue and saturation in 8 bits.
     assert np.abs(rgb_to_hsv(found)[..., 2] - value).max() < 0.01 and np.abs(found - expected).max() < 0.04
 
 
-def test_colour_jitter_has_its_probability_and_changes_no_other_draw():
+def test_colour_jitter_has_its_probability_and_changes_no_other_augmentation():
     image, plain = Image.fromarray(COLOURS), Augmentation(crop_scale=(0.3, 0.9), flip=True)
     coloured = dataclasses.replace(plain, jitter=(0.4, 0.4, 0.4, 0.1), jitter_prob=0.25, grayscale_prob=0.5)
     before, after = (
@@ -66,7 +66,7 @@ def test_colour_jitter_has_its_probability_and_changes_no_other_draw():
     assert abs(grey.sum() - 200) < 50 and abs((different & ~grey).sum() - 50) < 33  # 5 standard deviations
 
 
-def test_colours_of_a_run_are_those_of_its_config(world):
+def test_a_run_jitters_colours_as_its_config_describes(world):
     def pixels(**settings) -> np.ndarray:
         return np.concatenate([batch.images.pixels for batch in world.take(3, **settings)])
 
@@ -109,7 +109,7 @@ def dropping(rate: float):
     return changed(default_config(), patch_dropout=rate)
 
 
-def test_kept_patches_are_uniform_independent_and_the_same_on_any_devices():
+def test_kept_patches_are_uniform_and_independent_and_the_same_on_any_devices():
     spec, found = tiny_spec(16), {}
     pixels = np.zeros((64, 32, 32, 3), np.uint8)
     fields = {"mixed": Images(pixels=pixels[:, None]), "altered": Texts()}
@@ -132,7 +132,7 @@ def test_kept_patches_are_uniform_independent_and_the_same_on_any_devices():
     assert ((counts - 64) ** 2 / 64).sum() < 37.7
 
 
-def test_the_share_of_patches():
+def test_patch_dropout_determines_the_number_of_patches_that_are_kept():
     spec = tiny_spec()  # 16 patches
     for rate, kept in ((0.5, 8), (0.75, 4), (0.9, 1), (0.999, 1), (0.1, 14)):
         assert patches_per_image(dropping(rate), spec) == kept
@@ -144,7 +144,7 @@ def test_the_share_of_patches():
 # Positions
 
 
-def test_positions_are_resampled_once_and_then_trained_each_by_itself(world):
+def test_positions_are_resampled_once_at_the_start_and_then_trained_individually(world):
     start = str(world.folder / "start")
     encoder = starting_encoder(world.config_of(init__model=start, init__image_size=56))
     stored, own = (parameters_of(each.model)["vision.positions"] for each in (world.encoder, encoder))
@@ -164,7 +164,7 @@ def test_positions_are_resampled_once_and_then_trained_each_by_itself(world):
 
 
 @pytest.mark.thorough
-def test_a_locked_run_trains_the_text_tower_to_the_same_losses_as_with_pixels(world, tmp_path):
+def test_a_locked_run_has_the_same_losses_from_cached_features_as_from_pixels(world, tmp_path):
     losses = []
     for name, cached in (("cached", True), ("pixels", False)):
         settings = {"steps": 3, "log__every": 1, "log__tensorboard": False, "optimizer__warmup_fraction": 0.0}

@@ -48,7 +48,7 @@ def captioned() -> tuple[CaptionedImage, ...]:
     return tuple(captions_from_json(clean_items(), "expected"))
 
 
-def test_the_published_form_is_split_by_its_length(tmp_path):
+def test_captions_in_the_published_form_are_split_by_their_number(tmp_path):
     annotation = read_annotation(write(tmp_path, danger=published()) / "danger.json")
     assert (annotation.variant, annotation.form) == ("danger", "published")
     five, six, _ = annotation.items
@@ -58,7 +58,7 @@ def test_the_published_form_is_split_by_its_length(tmp_path):
 
 
 @pytest.mark.parametrize("length", [1, 4, 5, 6, 8, 9, 12])
-def test_a_published_list_of_another_length_is_refused_and_the_image_named(length, tmp_path):
+def test_a_published_list_of_another_length_is_refused_with_its_image(length, tmp_path):
     items = published()
     items[2]["caption"] = ["a"] * length
     path = write(tmp_path, danger=items) / "danger.json"
@@ -66,7 +66,7 @@ def test_a_published_list_of_another_length_is_refused_and_the_image_named(lengt
     refused(r"danger\.json", read_annotation_folder, tmp_path)
 
 
-def test_our_own_form_is_read_as_it_was_written(tmp_path):
+def test_an_annotation_is_the_same_after_writing_and_reading(tmp_path):
     items = (
         AlteredCaptions("a.jpg", ("A cat.", "Two cats."), ("A dog.", None)),
         AlteredCaptions("b/c.jpg", ("猫",), ("犬",)),
@@ -80,7 +80,7 @@ def test_our_own_form_is_read_as_it_was_written(tmp_path):
     assert raw["made_by"] == {"seed": 3} and raw["items"][0]["changes"] == [change, None]
 
 
-def test_a_bare_list_of_originals_and_altered_is_read_too(tmp_path):
+def test_a_bare_list_of_original_and_altered_captions_is_read(tmp_path):
     annotation = read_annotation(write(tmp_path, swapped=own()["items"]) / "swapped.json")
     assert (annotation.variant, annotation.form) == ("swapped", "own")
     assert annotation.items == (AlteredCaptions("a.jpg", ("A cat.",), ("A dog.",)),)
@@ -108,7 +108,7 @@ def own(**item) -> dict:
         ('{"format": "rococo_jax.annotation", "ver', "JSON: found"),
     ],
 )
-def test_what_is_wrong_with_our_own_form_is_named(content, said, tmp_path):
+def test_errors_in_an_annotation_are_named(content, said, tmp_path):
     refused(said, read_annotation, write(tmp_path, swapped=content) / "swapped.json")
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_variant_of_another_name_is_an_error_and_not_ignored(tmp_path)
         ({"captions": clean_items(), "my_words": published()}, "captions.json", ["my_words"]),
     ],
 )
-def test_clean_captions_are_those_of_a_file_or_of_the_variants(files, source, variants, tmp_path):
+def test_clean_captions_are_read_from_a_file_or_from_the_variants(files, source, variants, tmp_path):
     other = [{"image": "o.jpg", "caption": ["A."]}] if len(files) > 1 else {"a": "note"}
     found = read_annotation_folder(write(tmp_path, **files, another=other))
     assert found.clean == captioned() and list(found.variants) == variants
@@ -146,7 +146,7 @@ def test_clean_captions_are_those_of_a_file_or_of_the_variants(files, source, va
     assert [path.name for path in found.ignored] == ["another.json"]
 
 
-def test_small_sets_in_our_own_form_are_read_as_a_folder(tmp_path):
+def test_a_folder_of_small_annotations_is_read(tmp_path):
     items = [AlteredCaptions("a.jpg", ("A cat.", "Two cats."), ("A dog.", None))]
     for variant in ("zebra", "danger"):
         write_annotation(tmp_path / f"{variant}.json", variant, items, made_by={})
@@ -185,7 +185,7 @@ def test_a_variant_that_disagrees_with_the_clean_captions_is_refused(items, said
         ({"coco_karpathy_test": "{}"}, "captions: found an object"),
     ],
 )
-def test_a_folder_that_cannot_be_read_says_why(files, said, tmp_path):
+def test_the_error_for_an_unreadable_folder_states_the_reason(files, said, tmp_path):
     refused(said, read_annotation_folder, write(tmp_path, **files))
 
 
@@ -197,7 +197,7 @@ def test_a_missing_annotation_folder_is_named(tmp_path):
         refused(said, read_annotation_folder, place)
 
 
-def test_no_ops_are_found_exactly_and_normalised(tmp_path):
+def test_no_ops_are_found_with_and_without_normalisation(tmp_path):
     originals = ("A cat  sits.", "A dog.", "A bird.", "A fish.")
     altered = ("A cat sits.", "a dog", "A bird , too.", None)
     write_annotation(tmp_path / "v.json", "v", [AlteredCaptions("a.jpg", originals, altered)], made_by={})
@@ -218,13 +218,13 @@ def test_no_ops_are_found_exactly_and_normalised(tmp_path):
         ("", ""),
     ],
 )
-def test_normalising_removes_case_and_final_punctuation_alone(text, normalised):
+def test_normalisation_removes_only_case_and_final_punctuation(text, normalised):
     assert normalise_caption(text) == normalised
     assert normalise_caption(normalised) == normalised
 
 
 @pytest.mark.real_data
-def test_the_published_files_are_read_whole(published_set):
+def test_the_published_files_are_read_completely(published_set):
     found = published_set
     assert list(found.variants) == ["same_concept", "diff_concept", "rand_voca", "danger"]
     assert len(found.clean) == 5000 and sum(len(item.captions) for item in found.clean) == 25_010

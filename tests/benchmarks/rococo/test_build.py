@@ -26,7 +26,7 @@ def gallery_of(benchmark, variant):
     return [benchmark.texts[row] for row in tasks_of(benchmark)["image_to_text", variant].gallery.index]
 
 
-def test_the_gallery_is_in_the_order_of_the_published_files_and_each_string_embedded_once():
+def test_the_gallery_has_the_order_of_the_published_files_and_embeds_each_text_once():
     benchmark = tasks_of_set(FOLDER)
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
     expected = ["A dog.", "A cat.", "Two dogs", "a car", "A  CAT .", "A dog.", "One bird", "a car", "one fish"]
@@ -37,7 +37,7 @@ def test_the_gallery_is_in_the_order_of_the_published_files_and_each_string_embe
     assert task.queries.index.tolist() == task.query_group.tolist() == [0, 1]
 
 
-def test_clean_tasks_have_the_originals_alone():
+def test_clean_tasks_contain_only_original_captions():
     benchmark = tasks_of_set(FOLDER)
     assert gallery_of(benchmark, "clean") == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
     assert not tasks_of(benchmark)["image_to_text", "clean"].gallery_altered.any()
@@ -47,7 +47,7 @@ def test_clean_tasks_have_the_originals_alone():
     assert task.gallery.index.tolist() == task.gallery_group.tolist() == [0, 1]
 
 
-def test_strict_normalises_both_sides_and_leaves_out_what_is_then_equal():
+def test_the_strict_protocol_normalises_captions_and_excludes_altered_ones_that_are_equal():
     benchmark = tasks_of_set(FOLDER, "strict")
     expected = ["a dog", "a cat", "two dogs", "a car", "a dog", "one bird", "a car", "one fish"]
     assert gallery_of(benchmark, "same_concept") == expected
@@ -55,7 +55,7 @@ def test_strict_normalises_both_sides_and_leaves_out_what_is_then_equal():
     assert benchmark.notes == (note,)
 
 
-def test_captions_of_several_images_are_said_with_how_their_ties_count():
+def test_a_note_states_how_ties_of_captions_of_several_images_count():
     """A tie between "A dog." of a.jpg and of b.jpg: neither is right under strict, one is under paper."""
     for build in (tasks_of_set, lambda folder, *protocol: tasks_of_file(folder.variants["same_concept"], *protocol)):
         (note,) = note_on_shared_captions(build(FOLDER))
@@ -70,7 +70,7 @@ def test_captions_of_several_images_are_said_with_how_their_ties_count():
     assert notes == [0, 1]
 
 
-def test_the_gallery_shrinks_to_the_images_present():
+def test_the_gallery_contains_only_available_images():
     benchmark = tasks_of_set(FOLDER, images={"b.jpg"})
     assert benchmark.images == ("b.jpg",)
     assert gallery_of(benchmark, "same_concept") == ["A dog.", "One bird", "a car", "one fish"]
@@ -78,7 +78,7 @@ def test_the_gallery_shrinks_to_the_images_present():
     assert task.query_group.tolist() == [0] and set(task.gallery_group) == {0}
 
 
-def test_columns_of_a_file_are_its_captions_in_file_order_without_no_ops_under_strict():
+def test_columns_are_captions_in_file_order_and_the_strict_protocol_excludes_no_ops():
     tasks, strict = tasks_of(tasks_of_file(ANNOTATION)), tasks_of(tasks_of_file(ANNOTATION, "strict"))
     assert tasks["image_to_text", "same_concept"].gallery.index.tolist() == list(range(9))
     assert tasks["image_to_text", "clean"].gallery.index.tolist() == [0, 1, 2, 5, 6]
@@ -86,12 +86,12 @@ def test_columns_of_a_file_are_its_captions_in_file_order_without_no_ops_under_s
     assert strict["image_to_text", "same_concept"].gallery.index.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
-def test_plain_captions_give_the_clean_tasks_alone():
+def test_plain_captions_give_only_the_clean_tasks():
     assert list(tasks_of(tasks_of_file(list(CLEAN)))) == [("image_to_text", "clean"), ("text_to_image", "clean")]
 
 
 @pytest.mark.real_data
-def test_the_published_files_give_the_published_sizes(published_set):
+def test_the_published_files_give_galleries_of_the_published_sizes(published_set):
     tasks = tasks_of(tasks_of_set(published_set))
     for variant in ("same_concept", "diff_concept", "rand_voca", "danger"):
         task = tasks["image_to_text", variant]

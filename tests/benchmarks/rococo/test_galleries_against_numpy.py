@@ -79,7 +79,7 @@ def world(tmp_path_factory):
     return results["tasks"], encoder, paths, texts, owner
 
 
-def test_captions_among_originals_and_mixed_images(world):
+def test_recall_among_original_and_mixed_images_matches_numpy(world):
     tasks, encoder, paths, texts, owner = world
     names, originals = [path.name for path in paths], encoder.encode_image([read(path) for path in paths])
     of_seeds = []
@@ -108,7 +108,7 @@ def test_captions_among_originals_and_mixed_images(world):
 
 
 @pytest.mark.parametrize("kind", ["contrast", pytest.param("gaussian_noise", marks=pytest.mark.slow)])
-def test_corrupted_images_take_the_place_of_the_originals(kind, world):
+def test_corrupted_images_replace_the_originals(kind, world):
     tasks, encoder, paths, texts, owner = world
     images = encoder.encode_image([corrupted(path, path.name, kind, 4) for path in paths])
     own = np.arange(IMAGES)[:, None] == owner[None]

@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("protocol", ["paper", "strict", "control"])
-def test_files_hold_the_images_that_an_evaluation_mixes_in_memory(gallery, protocol):
+def test_saved_images_equal_those_that_an_evaluation_mixes_in_memory(gallery, protocol):
     out = mix(gallery, "--method", "patch", "--ratio", "0.6", "--seed", "10", "--protocol", protocol)
     names = [item["image"] for item in json.loads((gallery / "captions.json").read_text())]
     plan = make_plan(names, "patch", 0.6, 10, protocol)
@@ -57,7 +57,7 @@ def test_files_hold_the_images_that_an_evaluation_mixes_in_memory(gallery, proto
     assert {"rococo_jax", "pillow"} <= set(manifest["versions"])
 
 
-def test_names_of_two_seeds_ratios_or_protocols_never_collide(gallery):
+def test_names_of_files_differ_between_seeds_ratios_methods_and_protocols(gallery):
     runs = [("--seed", "1"), ("--seed", "10"), ("--ratio", "0.8"), ("--method", "patch"), ("--protocol", "strict"),
             ("--protocol", "control")]  # fmt: skip
     names = [set(contents(mix(gallery, *run, out=f"out{number}"))) for number, run in enumerate(runs)]
@@ -85,7 +85,7 @@ def test_a_stopped_run_resumes_to_the_same_files(gallery, monkeypatch):
     assert contents(mix(gallery)) == whole
 
 
-def test_a_folder_holds_one_run_and_is_written_once(gallery):
+def test_a_folder_contains_one_run_and_is_written_once(gallery):
     out = mix(gallery, "--seed", "1")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jpg")}
     assert mix(gallery, "--seed", "1") == out
@@ -93,7 +93,7 @@ def test_a_folder_holds_one_run_and_is_written_once(gallery):
     refused("seed: found 1; wanted 10", mix, gallery, "--seed", "10")
 
 
-def test_a_file_that_is_no_image_is_named_and_no_manifest_appears(gallery):
+def test_a_file_that_is_not_an_image_is_named_and_no_manifest_is_written(gallery):
     (gallery / "images" / "set" / "2.png").write_text("not an image")
     refused(r"2\.png", mix, gallery)
     assert not (gallery / "out" / "manifest.json").exists()

@@ -24,7 +24,7 @@ def gallery_of(files, plan) -> MixedImages:
 
 
 @pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("patch", "strict")])
-def test_one_mixed_image_made_alone_is_that_of_the_gallery_whose_note_names_the_partner(files, method, protocol):
+def test_a_single_mixed_image_equals_that_of_the_gallery_and_its_note_names_the_partner(files, method, protocol):
     plan = make_plan(list(files), method, 0.8, 10, protocol)
     gallery = gallery_of(files, plan)
     alone = np.flatnonzero(plan.first == plan.partner).tolist()[:1]
@@ -36,7 +36,7 @@ def test_one_mixed_image_made_alone_is_that_of_the_gallery_whose_note_names_the_
         np.testing.assert_array_equal(mix_one(plan, place, pair), gallery.thumbnail(row))
 
 
-def test_mixed_images_come_in_the_order_asked(files):
+def test_mixed_images_are_returned_in_the_requested_order(files):
     mixed = gallery_of(files, make_plan(list(files), "mix", 0.9, 1, "strict"))
     rows = [66, 3, 41, 3, 0]
     for row, image in zip(rows, mixed.read(rows), strict=True):
@@ -55,7 +55,7 @@ def test_two_images_can_be_mixed_and_one_cannot(files, tmp_path, count):
     assert ("mix_0.9" in {task.variant for task in opened.tasks}) == (count == 2)
 
 
-def test_seeds_and_mixes_are_part_of_the_request_where_images_are_ranked_alone(files, tmp_path):
+def test_seeds_and_mixed_galleries_belong_to_the_request_only_if_images_are_ranked(files, tmp_path):
     items = [{"image": name, "caption": [f"caption {place}"]} for place, name in enumerate(files)]
     (tmp_path / "coco_karpathy_test.json").write_text(json.dumps(items))
     folder = Path(str(next(iter(files.values())))[: -len(next(iter(files)))])

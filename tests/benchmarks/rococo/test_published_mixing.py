@@ -34,7 +34,7 @@ def pairs_of(plan) -> list[list[int]]:
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("seed", [1, 10, 100])
-def test_pairs_and_boxes_of_the_5000_images_are_the_published_ones(real_data, seed):
+def test_pairs_and_boxes_of_the_5000_images_match_the_published_ones(real_data, seed):
     published = json.loads((real_data / "rococo" / "mix" / f"seed{seed}.json").read_text())
     images = read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json").items
     plan = make_plan([item.image for item in images], "patch", 0.9, seed)
@@ -45,7 +45,7 @@ def test_pairs_and_boxes_of_the_5000_images_are_the_published_ones(real_data, se
 
 @pytest.mark.parametrize("count", [1, 2, 64, 65, 281])
 @pytest.mark.parametrize("seed", [0, 7, 4_294_967_295])
-def test_the_stream_is_that_of_a_live_loader_for_any_size_and_seed(count, seed):
+def test_random_numbers_match_a_torch_data_loader_for_any_size_and_seed(count, seed):
     """A real loader that shuffles, a real permutation for each batch, NumPy's global generator for the centres."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(seed)
@@ -60,7 +60,7 @@ def test_the_stream_is_that_of_a_live_loader_for_any_size_and_seed(count, seed):
     assert pairs_of(plan) == pairs and plan.boxes.tolist() == boxes
 
 
-def test_the_true_share_is_what_the_clipped_box_leaves():
+def test_the_true_ratio_is_the_area_outside_the_clipped_box():
     plan = make_plan(names(130), "patch", 0.9, 1)
     assert (plan.true_ratio >= 0.9).all()
     assert plan.true_ratio.max() > 0.92  # the first box is cut by the border
@@ -72,7 +72,7 @@ def test_the_true_share_is_what_the_clipped_box_leaves():
 
 
 @pytest.mark.parametrize("count", [2, 3, 63, 64, 65, 281])
-def test_strict_mixes_no_image_with_itself_and_keeps_every_other_published_pair(count):
+def test_the_strict_protocol_mixes_no_image_with_itself_and_keeps_all_other_published_pairs(count):
     for seed in (1, 10, 100):
         paper, strict = (make_plan(names(count), "mix", 0.9, seed, protocol) for protocol in ("paper", "strict"))
         assert strict.self_mixed == 0
@@ -87,7 +87,7 @@ def test_strict_mixes_no_image_with_itself_and_keeps_every_other_published_pair(
 
 @pytest.mark.real_data
 @pytest.mark.parametrize("method", ["mix", pytest.param("patch", marks=pytest.mark.slow)])
-def test_real_images_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs(real_data, method):
+def test_mixed_real_images_and_their_jpegs_match_torch_and_pillow(real_data, method):
     torch, paths = (
         pytest.importorskip("torch"),
         sorted((real_data / "coco" / "originals" / "val2014").glob("*.jpg"))[:24],
@@ -113,7 +113,7 @@ def test_real_images_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs(real
         np.testing.assert_array_equal(mix_place(plan, place, squashed), np.asarray(Image.open(file)))
 
 
-def test_control_squashes_and_compresses_but_mixes_nothing():
+def test_the_control_resizes_and_compresses_images_without_mixing_them():
     images = np.random.default_rng(0).integers(0, 256, (2, SIDE, SIDE, 3), dtype=np.uint8)
     for method in ("mix", "patch"):
         plan = make_plan(names(2), method, 0.9, 1, "control")
@@ -136,5 +136,5 @@ def test_control_squashes_and_compresses_but_mixes_nothing():
         ({"images": []}, "at least two"),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(arguments, message):
+def test_images_and_settings_that_cannot_be_mixed_are_refused(arguments, message):
     refused(message, make_plan, **{"images": names(4), **arguments})

@@ -61,12 +61,12 @@ def test_every_quirk_is_counted(quirky, tmp_path):
         ("", "a cat", False, False),
     ],
 )
-def test_replacements_inside_words_and_in_several_places_are_told_apart(original, altered, several_times, inside_words):
+def test_replacements_inside_words_and_in_several_places_are_recognised(original, altered, several_times, inside_words):
     edits = find_edits(original, altered)
     assert (edits.several_times, edits.inside_words) == (several_times, inside_words)
 
 
-def test_the_command_prints_and_writes_the_same_figures(quirky, tmp_path, capsys):
+def test_the_command_prints_and_writes_the_same_numbers(quirky, tmp_path, capsys):
     before = (quirky / "danger.json").read_bytes()
     out = tmp_path / "verified.json"
     arguments = ["verify", "--annotations", str(quirky), "--images", str(tmp_path), "--out", str(out)]
@@ -80,7 +80,7 @@ def test_the_command_prints_and_writes_the_same_figures(quirky, tmp_path, capsys
     assert (quirky / "danger.json").read_bytes() == before
 
 
-def test_an_unusable_file_is_one_line_and_nothing_is_written(quirky, tmp_path, refusal):
+def test_an_unusable_file_is_reported_in_one_line_and_nothing_is_written(quirky, tmp_path, refusal):
     (quirky / "danger.json").write_bytes((quirky / "danger.json").read_bytes()[:200])
     out = tmp_path / "verified.json"
     error = refusal("verify", "--annotations", quirky, "--out", out)
@@ -96,7 +96,7 @@ def test_clean_captions_alone_can_be_verified(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.real_data
-def test_the_published_files_have_the_quirks_that_are_known(real_data):
+def test_the_published_files_have_their_known_quirks(real_data):
     report = audit_captions(real_data / "rococo/annotations", real_data / "coco/images")
     variants = {name: counts(report, name) for name in report["parts"]}
     clean = variants.pop("clean")
