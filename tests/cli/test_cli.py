@@ -39,6 +39,12 @@ def test_help_imports_no_jax():
     assert all(command in done.stdout for command in COMMANDS)
 
 
+def test_models_import_no_kernels_until_one_is_used():
+    code = "import sys, rococo_jax.models\nheavy = {'jax.experimental.pallas', 'transformers', 'torch'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{code}\nassert not heavy, heavy"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as stop:
