@@ -12,6 +12,7 @@ from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
     per_query_table,
+    read_results,
     with_checksum,
     write_per_query,
 )
@@ -78,3 +79,14 @@ def test_metrics_that_were_not_measured_are_not_mentioned(tmp_path):
     save(tmp_path / "runs", "model", 0, corrupted=False)
     page = write_report([tmp_path / "runs"], tmp_path / "r.html")[0].read_text()
     assert "RAS" not in page and "Reliability" in page
+
+
+@pytest.mark.parametrize(("drop", "ras", "is_noted"), [(-5.0, -0.1, True), (5.0, -0.1, False), (-5.0, 0.1, False)])
+def test_the_page_notes_a_gain_in_accuracy_with_a_negative_ras(runs, tmp_path, drop, ras, is_noted):
+    content = read_results(runs / "model-0" / "results.json")
+    for variant in ("fog_1", "fog_3"):
+        content["tasks"]["pets"][variant] |= {"drop": 5.0, "ras": -0.1}
+    content["tasks"]["pets"]["fog_3"] |= {"drop": drop, "ras": ras}
+    write_json(tmp_path / "model" / "results.json", with_checksum(content))
+    page = write_report([tmp_path / "model"], tmp_path / "r.html")[0].read_text()
+    assert ("although RAS is negative; accuracy alone hides the change: model-0, pets, fog 3." in page) == is_noted

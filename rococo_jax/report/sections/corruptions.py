@@ -6,7 +6,7 @@ with parts has a map for each part, with variants `PART/fog_3`.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
 from rococo_jax.metrics import metric_of
@@ -215,6 +215,19 @@ _RAS = (
 )
 
 
+def _worse_despite_gain(rows: Iterable[Measured]) -> Note | None:
+    """Return a note on rows in which corruption raises the result while RAS is negative (arXiv 2511.19032)."""
+    names = []
+    for run, task, name in rows:
+        drop, ras = (run.estimate(task, name, metric).value for metric in ("drop", CHANGES[0]))
+        if drop is not None and drop < 0 and ras is not None and ras < 0:
+            names.append(f"{run.label}, {task_label(task).lower()}, {variant_label(name).lower()}")
+    if not names:
+        return None
+    text = "More answers are right than without corruption although RAS is negative; accuracy alone hides the change"
+    return Note(f"{text}: {'; '.join(names)}.", "verdict")
+
+
 def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     """Return RAS and its parts, a row for each model, task and condition; None where none was measured."""
     rows = []
@@ -229,4 +242,7 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
         return None
     words = heads_of(["Model", "Task", "Images"])
     table = pivot("RAS and its parts", words, rows, metric_columns(CHANGES), measured_cell)
-    return Part("Change of confidence under corruption", [Note(_RAS), table])
+    return Part(
+        "Change of confidence under corruption",
+        [Note(_RAS), _worse_despite_gain(measured for _, measured in rows), table],
+    )
