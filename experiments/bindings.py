@@ -2,18 +2,15 @@
 
     python experiments/bindings.py --out OUT [--cache DIR] [--data DATA --split DIR joined=models/fit]
 
-`worlds` describes images and models. The parser knows two kinds of bindings, both of the words of the lexicon:
-
-    adjective, noun          an adjective of colour, size, age, material or state right before a noun
-    noun, relation, noun     two neighbouring nouns with one to three words between them, articles and adjectives left
-                             out, unless one of these is "and" or "or", or a comma or a full stop is between them
+`worlds` describes images and models, `rococo_jax.perturb.text.bindings` the parser and the classes.
 
 Items are an image, a caption and an altered caption (attribute, relation, order, or a noun of the same concept; for
 photographs also those of SugarCrepe) in which both texts have a binding that the other has not. A side is *seen* if
-all of these bindings occur in training captions. False sides that are unseen are of two kinds: of *known words*, or
-with a *new word*, which occurs in no training caption (added after the first split had been seen, for scenes). OUT has
-the accuracy (a tie is an error) and grounding against all other images of each arm, by class, and the difference from
-the first arm; means over training seeds, intervals over images. No test and no margin: described only.
+all of these bindings occur in training captions; the package calls it known. False sides that are unseen are of two
+kinds: of *known words*, or with a *new word*, which occurs in no training caption (added after the first split had been
+seen, for scenes). OUT has the accuracy (a tie is an error) and grounding against all other images of each arm, by
+class, and the difference from the first arm; means over training seeds, intervals over images. No test and no margin:
+described only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,12 +30,24 @@ from worlds import (
     write_table,
 )
 
-from rococo_jax.perturb.text.kinds import KindAlterer, Slot, find_slots
+from rococo_jax.perturb.text.bindings import (
+    BOTH_KNOWN,
+    NONE_KNOWN,
+    ONLY_FALSE_KNOWN,
+    ONLY_TRUE_KNOWN,
+    bindings_of,
+    class_of,
+)
+from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.words import caption_words, plain, split_words
+from rococo_jax.perturb.text.words import caption_words
 
-ADJECTIVES = ("colour", "size", "age", "material", "state")
-ARTICLES, LISTS = ("a", "an", "the"), ("and", "or")
+SIDES = {
+    BOTH_KNOWN: "true seen, false seen",
+    ONLY_TRUE_KNOWN: "true seen, false unseen",
+    ONLY_FALSE_KNOWN: "true unseen, false seen",
+    NONE_KNOWN: "true unseen, false unseen",
+}
 CLASSES = [
     f"{true}, {false}"
     for true in ("true seen", "true unseen")
@@ -53,47 +62,16 @@ class BoundItems(NamedTuple):
     classes: list[str]
 
 
-def bindings_of(caption: str, lexicon: Lexicon) -> set[tuple[str, ...]]:
-    """Return the bindings of a caption."""
-    words = split_words(caption)
-    texts = [plain(word.text) for word in words]
-    slots = {slot.index: slot for slot in find_slots(texts, lexicon)}
-    bindings: set[tuple[str, ...]] = set()
-    last: Slot | None = None
-    for index, slot in slots.items():
-        if slot.noun is None:
-            continue
-        before = slots.get(index - 1)
-        if before is not None and before.noun is None and before.concept in ADJECTIVES:
-            bindings.add((texts[index - 1], slot.noun.name))
-        if last is not None and last.noun is not None:
-            separators = caption[words[last.index].end : words[index].start]
-            between = [
-                texts[place]
-                for place in range(last.index + 1, index)
-                if texts[place] not in ARTICLES and not (place in slots and slots[place].concept in ADJECTIVES)
-            ]
-            is_relation = 1 <= len(between) <= 3 and not {*between} & {*LISTS} and not {*separators} & {",", "."}
-            if is_relation:
-                bindings.add((last.noun.name, " ".join(between), slot.noun.name))
-        last = slot
-    return bindings
-
-
 def classify(items: Items, training_captions: Iterable[str], lexicon: Lexicon) -> BoundItems:
     """Return the items whose texts differ in bindings on both sides, with their classes."""
     captions = list(training_captions)
-    seen = set().union(*(bindings_of(caption, lexicon) for caption in captions))
-    known_words = caption_words(captions)
+    known, known_words = bindings_of(captions, lexicon), caption_words(captions)
     kept, classes = [], []
     for place, (true, false) in enumerate(zip(items.true, items.false, strict=True)):
-        of_true, of_false = bindings_of(true, lexicon), bindings_of(false, lexicon)
-        if of_true - of_false and of_false - of_true:
-            true_side = "true seen" if of_true - of_false <= seen else "true unseen"
+        if name := class_of([true], [false], known, lexicon):
             kind = "known words" if caption_words([false]) <= known_words else "new word"
-            false_side = "false seen" if of_false - of_true <= seen else f"false unseen ({kind})"
             kept.append(place)
-            classes.append(f"{true_side}, {false_side}")
+            classes.append(SIDES[name] + f" ({kind})" * SIDES[name].endswith("unseen"))
     texts = ([side[place] for place in kept] for side in (items.true, items.false))
     return BoundItems(Items(items.images[kept], *texts), classes)
 

@@ -85,9 +85,9 @@ class Pool:
     pooling: Literal["items", "parts", "kinds"]
     of_parts: int | None = None
 
-    def on_unseen_images(self) -> "Pool":
-        """The same over the images that a model was not trained on."""
-        return dataclasses.replace(self, variant=dataclasses.replace(self.variant, unseen=True))
+    def of_subset(self, **fields: Any) -> "Pool":
+        """The same over some of the items, as the variant with other `fields`."""
+        return dataclasses.replace(self, variant=dataclasses.replace(self.variant, **fields))
 
     def of_kind(self, kind: str) -> "Pool":
         """The same over the parts of one kind."""
@@ -182,10 +182,16 @@ def taken_names(tasks: Sequence[HasPools]) -> list[tuple[str, str]]:
 
 
 def coverage_phrase(sizes: Mapping[str, Any]) -> str:
-    """Return the number of parts behind a pooled variant where some are absent, to be read after its name; else "".
+    """Return the coverage of a variant, to be read after its name; empty where it has all parts and items.
+
+    A pooled variant that lacks parts has their number; a class of items (`benchmarks.bindings`) has that of its items.
 
     >>> coverage_phrase({"items": 40, "parts": 4, "of_parts": 11}), coverage_phrase({"parts": 11, "of_parts": 11})
     (' (4 of 11 parts)', '')
+    >>> coverage_phrase({"items": 1040, "of_items": 7511, "parts": 7})
+    ' (1,040 items)'
     """
+    if "of_items" in sizes:
+        return f" ({sizes['items']:,} item{'s' * (sizes['items'] != 1)})"
     parts, of_parts = sizes.get("parts"), sizes.get("of_parts")
     return f" ({parts} of {of_parts} parts)" if is_whole(parts) and is_whole(of_parts) and parts < of_parts else ""

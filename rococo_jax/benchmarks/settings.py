@@ -29,6 +29,8 @@ class Settings:
         templates: prompts of classes: 1, 5, 30 or 80 of ours, or files with one template per line, {} for the class;
             the first set is used throughout, the others are further variants
         out_images: folder of out-of-distribution images for classification benchmarks; may be repeated
+        bindings: training captions in any form; choices among texts are then also counted by whether these captions
+            contain the bindings of the true and of the false text, such as (red, dog)
         rerank: re-rank the K best by cosine similarity with pair scores (BLIP's matching head, a reranker); published
             for BLIP: 256 on COCO (default: 0, off: a pair scorer then ranks whole galleries)
         only: evaluate only the images or items that a file lists, one per line, as JSON, or as rococo select writes
@@ -53,6 +55,7 @@ class Settings:
     corrupted_benchmarks: Annotated[tuple[str, ...], Option("A,B")] = ()
     templates: Annotated[tuple[str, ...], Option("N,FILE")] = ("80",)
     out_images: Annotated[tuple[tuple[str, str], ...], Option("NAME=DIR")] = ()
+    bindings: Annotated[str | None, Option("CAPTIONS")] = None
     rerank: Annotated[int, Option("K")] = 0
     only: Annotated[tuple[str, ...], Option("FILE", repeated=True)] = ()
     limit: Annotated[int, Option("N")] = 0

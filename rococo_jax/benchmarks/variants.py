@@ -1,6 +1,7 @@
 """Task variants, described by typed fields; a variant's name in results is rendered from them, and never parsed.
 
     danger    replace_rel    fog_3    replace_rel/fog_3    corruptions_3    uncorrupted    danger/unseen    mean
+    swap_att/bindings_both_known
 
 The fields are columns of `per_query.parquet` and stand in the part `variants` of `results.json`.
 """
@@ -29,6 +30,7 @@ class Variant:
         severity: 1 to 5, 0 without a corruption.
         unseen: whether images are left out that the model was trained on.
         pooled: name of a variant that is made of several parts, such as `mean`; empty for the others.
+        bindings: class of the items that are counted alone (`benchmarks.bindings`); empty for all items.
     """
 
     part: str = ""
@@ -37,6 +39,7 @@ class Variant:
     severity: int = 0
     unseen: bool = False
     pooled: str = ""
+    bindings: str = ""
 
     @property
     def name(self) -> str:
@@ -46,7 +49,9 @@ class Variant:
         'swap_att/fog_3/unseen'
         """
         images = f"{self.corruption}_{self.severity}" if self.severity else self.corruption
-        return "/".join(filter(None, (self.part, self.alteration, self.pooled, images, UNSEEN * self.unseen)))
+        bindings = self.bindings and f"bindings_{self.bindings}"
+        names = (self.part, self.alteration, self.pooled, images, bindings, UNSEEN * self.unseen)
+        return "/".join(filter(None, names))
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -79,8 +84,13 @@ class Variant:
 
     @property
     def whole(self) -> str:
-        """The name over all images, seen ones among them."""
-        return dataclasses.replace(self, unseen=False).name
+        """The name over all items, those on seen images among them."""
+        return dataclasses.replace(self, unseen=False, bindings="").name
+
+    @property
+    def is_subset(self) -> bool:
+        """Whether only some of its items are counted: those on unseen images, or of one class of bindings."""
+        return self.unseen or bool(self.bindings)
 
     @property
     def is_clean(self) -> bool:

@@ -33,7 +33,7 @@ class TrainingCaptions:
 
 
 def read_training_captions(files: str) -> TrainingCaptions:
-    """Read the captions of files in the Karpathy form or in JSON lines, several separated by commas.
+    """Read the captions of files in any form (`data.caption_forms`), several separated by commas.
 
     Raises InputError: a file is missing or in another form.
     """

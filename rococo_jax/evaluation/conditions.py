@@ -119,7 +119,11 @@ def _conditions(
         for key, each in object_of(names).items():
             sha256 = str(object_of(each).get("sha256"))
             own_names = {str(key), f"{option}_{key}"}
-            places = [place for place, fields in described.items() if own_names & {fields.part, fields.alteration}]
+            places = [
+                place
+                for place, fields in described.items()
+                if own_names & {fields.part, fields.alteration} or option in fields.fields
+            ]
             if not places and sha256 not in shared.values():
                 places = list(described)  # an option of another package
             for place in places:

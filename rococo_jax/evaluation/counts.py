@@ -10,12 +10,13 @@
                          where the image itself stands for it; only for items with scenes
     query or item, and further descriptions of the row (caption, rank, top1_text, label, ...)
     seen                 whether the model was trained on an image of the row; only if that is known
+    bindings             class of the item by the bindings of its texts, null for none; only if requested
     counted columns      such as `r1`, `ota`, `top1` (true if the row counts), `nll` (a number), `pairs` with the sums
                          `preference`, `blind`, `grounding`, `difference_r1` over that many pairs
 
 A metric is a function of sums of counted columns (`metrics.rows`). The part `variants` of `results.json` defines the
 rows of a variant: those of its own name, or of the names in `of`, pooled over `items`, `parts` or `kinds`. A variant
-that is `unseen` has only the rows that are not `seen`.
+that is `unseen` has only the rows that are not `seen`, and one with `bindings` only the rows of that class.
 """
 
 import dataclasses
@@ -32,6 +33,7 @@ from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.metrics.counts import Counts, coarsen_units
 from rococo_jax.metrics.ood import OodScores
+from rococo_jax.perturb.text.bindings import CLASSES
 
 # Columns of each row, and the unit that it is resampled with -> counts.
 Count = Callable[[Mapping[str, np.ndarray], Int[np.ndarray, " rows"]], Any]
@@ -54,6 +56,7 @@ class CountedRows:
         unit_names: names of units by number, ascending, which two models share; None to use numbers.
         count: computes the counts of the task's kind from the columns.
         seen: whether the model was trained on an image of the row; None if that is not known.
+        bindings: class of each row by the bindings of its texts; None if it is not requested.
         sizes: numbers of queries, gallery items, images, ...
         outcome: the outcome that the rows come from; None for rows that were read from a file.
     """
@@ -70,6 +73,7 @@ class CountedRows:
     count: Count
     unit_names: Any = None
     seen: Bool[np.ndarray, " rows"] | None = None
+    bindings: np.ndarray | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     outcome: Outcome | None = None
 
@@ -83,22 +87,39 @@ class CountedRows:
     def on_unseen_images(self) -> "CountedRows":
         """Return the rows on images that the model was not trained on, as the variant `NAME/unseen`."""
         assert self.seen is not None
-        unseen = ~self.seen
-        columns = {name: column[unseen] for name, column in self.columns.items()}
-        image = self.image[unseen]
+        pools = [pool.of_subset(unseen=True) for pool in self.pools]
+        return self._subset(~self.seen, f"{self.baseline}/unseen" if self.baseline else "", pools, unseen=True)
+
+    def of_bindings(self, name: str) -> "CountedRows":
+        """Return the rows of one class of bindings, as the variant `NAME/bindings_CLASS`, pooled over items only."""
+        pools = [
+            dataclasses.replace(pool.of_subset(bindings=name), of_parts=None)
+            for pool in self.pools
+            if pool.pooling == "items"
+        ]
+        rows = self._subset(self.bindings == name, "", pools, bindings=name)
+        return dataclasses.replace(rows, sizes={**rows.sizes, "of_items": len(self.unit)})
+
+    def _subset(
+        self, rows: Bool[np.ndarray, " rows"], baseline: str, pools: Sequence[Pool], **fields: Any
+    ) -> "CountedRows":
+        """Return some of the rows, as the variant with other `fields`."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        image = self.image[rows]
         recounted = {"queries": len(image), "items": len(image), "images": len(np.unique(image))}
         if "inside" in columns:
             inside = int(columns["inside"].sum())
             recounted |= {"inside": inside, "outside": len(image) - inside}
         return dataclasses.replace(
             self,
-            variation=dataclasses.replace(self.variation, unseen=True),
-            baseline=f"{self.baseline}/unseen" if self.baseline else "",
-            pools=tuple(pool.on_unseen_images() for pool in self.pools),
+            variation=dataclasses.replace(self.variation, **fields),
+            baseline=baseline,
+            pools=tuple(pools),
             columns=columns,
-            unit=self.unit[unseen],
+            unit=self.unit[rows],
             image=image,
-            seen=None,
+            seen=None if self.seen is None else self.seen[rows],
+            bindings=None if self.bindings is None else self.bindings[rows],
             sizes={name: recounted.get(name, size) for name, size in self.sizes.items()},
         )
 
@@ -129,6 +150,7 @@ def rows_of_outcomes(
                 image=outcome.image_rows,
                 count=outcome.count,
                 seen=of_outcome,
+                bindings=outcome.bindings,
                 sizes=outcome.sizes,
                 outcome=outcome,
             )
@@ -142,6 +164,12 @@ def counts_of(rows: Sequence[CountedRows], pool: Pool | None) -> Counts | OodSco
     if len(parts) == 1:
         return parts[0]
     return Counts.pool(parts) if pool is not None and pool.pooling == "items" else Counts.mean(parts)
+
+
+def with_bindings(rows: Sequence[CountedRows]) -> list[CountedRows]:
+    """Return the rows, and those of variants over the items of each class of bindings that has any."""
+    classified = [each for each in rows if each.bindings is not None]
+    return [*rows, *(each.of_bindings(name) for name in CLASSES for each in classified if name in each.bindings)]
 
 
 def with_unseen(rows: Sequence[CountedRows]) -> list[CountedRows]:
@@ -181,7 +209,7 @@ def describe_variants(groups: Groups) -> dict[str, dict[str, dict[str, Any]]]:
             about["baseline"] = rows[0].baseline
         if pool is not None:
             about["pooling"] = pool.pooling
-        if pool is not None or variation.unseen:
+        if pool is not None or variation.is_subset:
             about["of"] = list(dict.fromkeys(each.variation.whole for each in rows))
         described.setdefault(task, {})[name] = about
     return described
@@ -210,6 +238,9 @@ def row_table(benchmark: str, rows: CountedRows, tables: Tables) -> Any:
         names = np.array(tables.images, object)[np.where(is_other, rows.unit, 0)]
         columns["scene"] = pa.array(names, pa.string(), mask=~is_other)
     columns |= {} if rows.seen is None else {"seen": pa.array(rows.seen)}
+    columns |= (
+        {} if rows.bindings is None else {"bindings": pa.array(rows.bindings, pa.string(), mask=rows.bindings == "")}
+    )
     columns |= {name: pa.array(column) for name, column in rows.columns.items() if name not in columns}
     return pa.table(keys | columns)
 

@@ -14,11 +14,13 @@ from rococo_jax.benchmarks.benchmark import (
     recognise,
     with_corrupted_images,
 )
+from rococo_jax.benchmarks.bindings import KnownBindings, known_bindings, with_bindings
 from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.benchmarks.subset import ONLY, lists_by_benchmark
 from rococo_jax.errors import InputError, require_folder
+from rococo_jax.evaluation.caption_baselines import read_training_captions
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.progress import say
 
@@ -68,9 +70,29 @@ def open_benchmarks(
     settings = in_canonical_order(settings)
     selected = sorted(selected, key=lambda each: canonical_place(each[0].name))
     lists = lists_by_benchmark(settings.only, [info.name for info, _ in selected])
-    return [
-        open_benchmark(info, places, dataclasses.replace(settings, only=lists[info.name])) for info, places in selected
+    known = read_bindings(settings)
+    opened = [
+        open_benchmark(info, places, dataclasses.replace(settings, only=lists[info.name]), known)
+        for info, places in selected
     ]
+    without = [benchmark.name for benchmark in opened if "bindings" not in benchmark.requested]
+    if known is not None and len(without) == len(opened):
+        wanted = "a benchmark with true and false texts, such as sugarcrepe"
+        raise InputError("evaluate", "bindings", f"{', '.join(without)}, without an item that has bindings", wanted)
+    if known is not None and without:
+        say(f"not divided by bindings, as no item has true and false texts with them: {', '.join(without)}")
+    return opened
+
+
+def read_bindings(settings: Settings) -> KnownBindings | None:
+    """Read the bindings of the requested training captions; None if none are requested.
+
+    Raises InputError: the captions cannot be read, or have no binding.
+    """
+    if settings.bindings is None:
+        return None
+    training = read_training_captions(os.fspath(settings.bindings))
+    return known_bindings(training.captions, training.about)
 
 
 def canonical_place(benchmark: str) -> tuple[int, str]:
@@ -110,13 +132,16 @@ def in_canonical_order(settings: Settings) -> Settings:
     )
 
 
-def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
-    """Open one benchmark, with corrupted images where the settings request them.
+def open_benchmark(
+    info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings, known: KnownBindings | None = None
+) -> Benchmark:
+    """Open one benchmark, with corrupted images where the settings request them, and its items divided by bindings.
 
     Raises InputError: its files cannot be used, or no requested task remains.
     """
     benchmark = with_out_images(info.open(folders, settings), settings.out_images)
     benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)
+    benchmark = benchmark if known is None else with_bindings(benchmark, known)
     if not benchmark.tasks and not any(map(settings.wants, info.tasks)):
         problem = f"none of `tasks` ({', '.join(settings.tasks)})"
         raise InputError(info.name, "tasks", problem, f"one of {', '.join(info.tasks)}; or `benchmarks` without it")
@@ -139,7 +164,8 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
 
 
 def _reopen(info: BenchmarkInfo, folders: Mapping[str, Path], only: tuple[str, ...], settings: Settings) -> Benchmark:
-    return open_benchmark(info, folders, dataclasses.replace(in_canonical_order(settings), only=only))
+    settings = dataclasses.replace(in_canonical_order(settings), only=only)
+    return open_benchmark(info, folders, settings, read_bindings(settings))
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:

@@ -52,7 +52,7 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, is_number, object_of
-from rococo_jax.evaluation.counts import describe_variants, group_rows, rows_of_outcomes, with_unseen
+from rococo_jax.evaluation.counts import describe_variants, group_rows, rows_of_outcomes, with_bindings, with_unseen
 from rococo_jax.evaluation.variant_results import chance_notes, grounding_notes, headlines_of, results_of_groups
 from rococo_jax.metrics import METRICS, Metric, describe, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED
@@ -122,7 +122,7 @@ def make_results(
         headline: headline of the benchmark.
         seen: for each outcome the rows on images that the model was trained on; empty if that is not known.
     """
-    rows = with_unseen(rows_of_outcomes(outcomes, seen))
+    rows = with_unseen(with_bindings(rows_of_outcomes(outcomes, seen)))
     kinds: dict[str, str] = {}
     for each in outcomes:
         kinds[each.task] = each.kind if kinds.get(each.task, each.kind) == each.kind else MIXED

@@ -120,10 +120,11 @@ def settings_for(request: Request, settings: Settings) -> Settings:
     sources = {name: [(key, each["from"]) for key, each in request.get(name, {}).items()] for name in _WITH_SOURCES}
     templates = {"templates": tuple(source for _, source in sources["templates"])} if sources["templates"] else {}
     out_images = {"out_images": tuple(sources["out_images"])}
-    return dataclasses.replace(settings, corrupted_benchmarks=(), **lists, **templates, **out_images)
+    bindings = {"bindings": dict(sources["bindings"]).get("captions")}
+    return dataclasses.replace(settings, corrupted_benchmarks=(), **lists, **templates, **out_images, **bindings)
 
 
-_WITH_SOURCES = ("templates", "out_images")
+_WITH_SOURCES = ("templates", "out_images", "bindings")
 
 
 def requests_in(folder: Path) -> dict[str, Request]:
@@ -185,22 +186,24 @@ def make_plan(
     extended = {
         each: unions[each]
         for each in requests
-        if each not in stored or _has_other_scoring(stored[each]) or _missing(stored[each]["request"], unions[each])
+        if each not in stored
+        or _is_rescored(stored[each], unions[each])
+        or _missing(stored[each]["request"], unions[each])
     }
     unchanged = tuple(each for each in stored if each not in extended)
     lines = list(_lines(folder, stored, requests, extended, unchanged))
     if not extended and results["model"] != name:
         lines.append(f"{folder}: its results have the name {results['model']!r}, not {name!r}")
-    kept = tuple(each for each in stored if each in unchanged or not _has_other_scoring(stored[each]))
+    kept = tuple(each for each in stored if each in unchanged or not _is_rescored(stored[each], unions[each]))
     tasks = {task for each in kept for task in stored[each]["tasks"]}
     keys = {key for key in keys_of(evaluated) if key[0] in tasks} if extended else set()
     return Plan(results, extended, kept, keys, tuple(lines))
 
 
-def _has_other_scoring(about: Mapping[str, Any]) -> bool:
-    """Whether the stored results of a benchmark were scored by another version than that of this release."""
+def _is_rescored(about: Mapping[str, Any], request: Request) -> bool:
+    """Whether all tasks of a stored benchmark are scored again: by this release's version, or for a new column."""
     scoring = object_of(about.get("scoring"))
-    return scoring != scoring_of(scoring)
+    return scoring != scoring_of(scoring) or "bindings" in _missing(about["request"], request)
 
 
 def _lines(

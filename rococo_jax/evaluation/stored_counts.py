@@ -21,7 +21,7 @@ from rococo_jax.storage import whole_file
 
 _EXPECTED = "the table of queries that `rococo evaluate` writes beside results.json"
 _REQUIRED = ("task", "variant", "unit")
-_TEXTS = ("task", "variant", "image", "scene", "label")
+_TEXTS = ("task", "variant", "image", "scene", "label", "bindings")
 # Columns of numbers that are not counted.
 _NOT_COUNTED = frozenset(
     ("seed", "unit", "severity", "query", "rank", "rank_optimistic", "rank_pessimistic", "top1_score", "positive_score")
@@ -123,6 +123,8 @@ class StoredRows:
             if "seed" in table.column_names:
                 seed = pc.fill_null(pc.cast(table["seed"], pa.int64()), -1).to_numpy()
             self._labels = _codes_and_names(table["label"])[0] if "label" in table.column_names else None
+            codes, names = _codes_and_names(table["bindings"]) if "bindings" in table.column_names else ([], ())
+            self._bindings = np.array([*names, ""], object)[codes] if names else None
         self._path, self._table, self._results = path, table, results
         numbers = [field.name for field in table.schema if _is_number(field.type)]
         self._counted = [name for name in numbers if name not in _NOT_COUNTED]
@@ -141,6 +143,8 @@ class StoredRows:
         variation = Variant.of(about)
         bases = about["of"] if isinstance(about.get("of"), list) else [name]
         rows = [each for base in bases for each in self._rows_of(task, str(base))]
+        if variation.bindings:
+            rows = [each.of_bindings(variation.bindings) for each in rows if each.bindings is not None]
         if variation.unseen:
             rows = [each.on_unseen_images() for each in rows if each.seen is not None]
         pooling = about.get("pooling")
@@ -181,6 +185,7 @@ class StoredRows:
                     unit_names=self._unit_names,
                     count=functools.partial(_count, self._path, kind, metrics),
                     seen=is_seen,
+                    bindings=None if self._bindings is None else self._bindings[place],
                 )
             )
         return rows

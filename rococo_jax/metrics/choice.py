@@ -124,7 +124,7 @@ class ItemGroups:
         return {how: self.number, f"{how}_size": np.append(self.sizes, 0)[self.number]}
 
     def columns(self, how: str, right: Bool[np.ndarray, " items"]) -> dict[str, Bool[np.ndarray, " items"]]:
-        """Return counted columns: of each item by kind, or of the first item of each complete group."""
+        """Return counted columns: of each item by kind, or of the first item of each complete group, if any."""
         if how == "kind":
             every = range(len(self.sizes))
             of_kind = {f"{_KIND_ITEMS}{kind}": self.number == kind for kind in every}
@@ -136,7 +136,7 @@ class ItemGroups:
         name, counted, won = _OF_BUNDLES[how].name, np.zeros(len(right), bool), np.zeros(len(right), bool)
         counted[first] = is_complete[numbers]
         won[first] = is_complete[numbers] & np.append(both == self.sizes, False)[numbers]
-        return {name: won, f"all_{name}": counted}
+        return {name: won, f"all_{name}": counted} if counted.any() else {}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -23,7 +23,8 @@ _COLUMNS = (
 )
 # The fields of a row by which pages, tables and studies select and pivot.
 _KEYS = (
-    *("benchmark", "part", "alteration", "corruption", "severity", "unseen", "pooled", "kind", "sd", "n", "chance"),
+    *("benchmark", "part", "alteration", "corruption", "severity", "unseen", "pooled", "bindings", "kind", "sd", "n"),
+    "chance",
     *("is_headline", "is_primary"),
 )
 _DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high", "p", "p_corrected", "mde")
@@ -31,8 +32,8 @@ _DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high
 _FIELDS = ("reference", "points", "low", "high", "p", "p_corrected", "mde")
 # Columns of the frame, in order.
 _FRAME = (
-    *("model", "benchmark", "task", "part", "alteration", "corruption", "severity", "unseen", "pooled", "variant"),
-    *("kind", "metric", "value", "low", "high", "sd", "n", "chance", "is_headline", "is_primary"),
+    *("model", "benchmark", "task", "part", "alteration", "corruption", "severity", "unseen", "pooled", "bindings"),
+    *("variant", "kind", "metric", "value", "low", "high", "sd", "n", "chance", "is_headline", "is_primary"),
     *("section", "protocol", "label", "unit", "better", "fingerprint", "results", "path"),
 )
 # Columns of a frame of differences, in order.
@@ -77,7 +78,8 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
 def _fields_of(run: Run, task: str, variant: str) -> dict[str, Any]:
     """Return benchmark, task and fields of a variant, with the number of its queries, items or images."""
     described = run.described[task][variant]
-    fields = {name: getattr(described, name) for name in ("part", "alteration", "corruption", "severity", "pooled")}
+    names = ("part", "alteration", "corruption", "severity", "pooled", "bindings")
+    fields = {name: getattr(described, name) for name in names}
     return {
         "benchmark": run.benchmark_of(task),
         "task": task,
@@ -111,10 +113,10 @@ def read_results(*sources: Any) -> Any:
     """Return results as a long `pandas.DataFrame`: one row per model, task, variant and metric.
 
     Columns: `model`, `benchmark`, `task`; the fields of the variant (`part`, `alteration`, `corruption`, `severity`,
-    `unseen`, `pooled`; None where one does not apply) and its name `variant`; `kind` of the task; `metric`, `value`,
-    `low`, `high` (bounds of the 95 % interval, NaN if there is none), `sd` over seeds, `n` (queries, items or images),
-    `chance` (expected value of guessing, if it is known), `is_headline` (the number that ranks models on the task),
-    `is_primary` (tested by `compare`); then `section` (rows of one section are comparable), `protocol`, `label`,
+    `unseen`, `pooled`, `bindings`; None where one does not apply) and its name `variant`; `kind` of the task; `metric`,
+    `value`, `low`, `high` (bounds of the 95 % interval, NaN if there is none), `sd` over seeds, `n` (queries, items or
+    images), `chance` (expected value of guessing, if it is known), `is_headline` (the number that ranks models on the
+    task), `is_primary` (tested by `compare`); then `section` (rows of one section are comparable), `protocol`, `label`,
     `unit`, `better`, `fingerprint`, `results` and `path`.
 
     >>> frame = read_results("out")                                                       # doctest: +SKIP

@@ -64,9 +64,9 @@ def primary_metrics(
 def _is_altered_or_part(variant: Variant, is_pooled: bool) -> bool:
     """Whether a variant is an attack or a part of a benchmark, whose items choose between true and altered captions.
 
-    The control, variants on unseen images and variants that are pooled over parts are none.
+    The control, variants over some of the items and variants that are pooled over parts are none.
     """
-    is_part = variant.is_altered and not (variant.alteration or variant.unseen or is_pooled)
+    is_part = variant.is_altered and not (variant.alteration or variant.is_subset or is_pooled)
     return variant.is_attack or is_part
 
 

@@ -161,7 +161,7 @@ def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
 def order_variants(names: Iterable[str], described: Mapping[str, Variant] = types.MappingProxyType({})) -> list[str]:
     """Return variants in reading order: `all` and `mean` as they come, then `clean`; the control last.
 
-    A variant on unseen images follows its variant on all images.
+    A variant over some of the items, such as those on unseen images, follows its variant over all of them.
 
     Args:
         described: the fields of variants, by name; one that is absent is an alteration.
@@ -177,7 +177,7 @@ def order_variants(names: Iterable[str], described: Mapping[str, Variant] = type
     whole_names = in_reading_order((each.whole for each in variants.values()), (*over_parts, *VARIANTS))
     whole_names = sorted(whole_names, key=lambda name: name in LAST_VARIANTS)
     place_of = {name: place for place, name in enumerate(whole_names)}
-    return sorted(variants, key=lambda name: (place_of[variants[name].whole], variants[name].unseen))
+    return sorted(variants, key=lambda name: (place_of[variants[name].whole], variants[name].is_subset))
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:

@@ -152,17 +152,6 @@ def test_intervals_match_a_bootstrap_over_images(experiment):
     assert [low, high] == pytest.approx([100 * theirs.low, 100 * theirs.high], abs=0.3)
 
 
-def test_bindings_consist_of_adjectives_of_nouns_and_relations_between_nouns(experiment):
-    bindings_of, lexicon = experiment("bindings").bindings_of, demo_lexicon()
-    assert bindings_of("a red dog behind a small tree", lexicon) == {
-        ("red", "dog"), ("small", "tree"), ("dog", "behind", "tree"),
-    }  # fmt: skip
-    assert bindings_of("two dogs and a cat, on the boat", lexicon) == set()
-    assert bindings_of("a dog in front of a cat. A red bird", lexicon) == {
-        ("dog", "in front of", "cat"), ("red", "bird"),
-    }  # fmt: skip
-
-
 def test_a_text_counts_as_seen_if_training_contains_all_its_distinct_bindings(experiment):
     bindings, ties = experiment("bindings"), experiment("ties")
     training = ["a red dog on a boat", "a tree behind a cat", "a blue bird"]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of
+from rococo_jax.metrics.choice import ItemGroups, ItemScores, choice_columns, count_choices, metrics_of
 
 
 def one_image(rows, right):
@@ -95,3 +95,12 @@ def test_itt_equals_ata():
     metrics = {metric.name: metric for metric in metrics_of(("ota", "ata", "ties"), ("itt",))}
     assert list(metrics) == ["itt", "ota", "ata", "ties"]
     assert metrics["itt"].function({"ata": 40.0}) == metrics["ata"].function({"ata": 40.0}) == 40.0
+
+
+def test_pairs_of_which_none_is_complete_have_no_metric():
+    """As among some of the items: a share of no pairs is no number."""
+    right = np.array([True, False, True])
+    for numbers, has_pairs in (([0, 0, 1], True), ([0, 1, -1], False)):
+        groups = ItemGroups(np.array(numbers), np.array([2, 2]))
+        columns = choice_columns({"ota": right, **groups.row_columns("pair")})
+        assert ("pairs_right" in [metric.name for metric in metrics_of(columns)]) == has_pairs

@@ -41,8 +41,9 @@ def test_the_data_frame_has_a_row_for_every_number(runs):
 def test_the_data_frame_has_the_fields_of_variants_and_marks_headlines(tmp_path):
     choice_run(tmp_path / "one", "one", 60)
     frame = rococo_jax.read_results(tmp_path / "one")
-    wanted = "model benchmark task part alteration corruption severity unseen pooled variant kind metric value low high"
-    assert list(frame.columns[:20]) == [*wanted.split(), "sd", "n", "chance", "is_headline", "is_primary"]
+    wanted = "model benchmark task part alteration corruption severity unseen pooled bindings variant kind metric value"
+    wanted += " low high sd n chance is_headline is_primary"
+    assert list(frame.columns[:21]) == wanted.split()
     results = json.loads((tmp_path / "one" / "results.json").read_text())
     fog = frame[(frame.corruption == "fog") & (frame.severity == 3) & (frame.metric == "ota")]
     assert {row.part: row.value for row in fog.itertuples()} == {

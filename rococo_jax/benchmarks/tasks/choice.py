@@ -13,7 +13,7 @@ from rococo_jax.benchmarks.pooling import Pool, pools_over
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import KINDS, ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
-from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task, mean_vectors
+from rococo_jax.benchmarks.tasks.task import Compared, FindClass, PairsAsked, Task, mean_vectors
 from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
@@ -231,8 +231,19 @@ class ChoiceTask(Task):
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
         sides["units"] = None if self.units is None else self.units[items]
         ids = [self.ids[item] for item in items.tolist()]
+        sides["bindings"] = None if self.bindings is None else self.bindings[items]
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
         return dataclasses.replace(self, ids=ids, **sides)
+
+    def with_bindings(self, texts: Sequence[str], find_class: FindClass) -> "ChoiceTask":
+        """Return the task with the class of each item, by its correct and wrong texts; unchanged on other images."""
+        if self.asks not in ("texts", "alike") or self.corruption:
+            return self
+        sides = [
+            tuple([texts[text] for text in of_item[(of_item >= 0) & side].tolist()] for side in (is_right, ~is_right))
+            for of_item, is_right in zip(self.item_texts, self.match[:, 0], strict=True)
+        ]
+        return dataclasses.replace(self, bindings=np.array([find_class(*each) for each in sides], object))
 
     def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
         """Remove wrong texts with the tokens of a correct one, and items that cannot be decided without them."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
@@ -26,6 +26,8 @@ Picture = tuple[str, int]
 Compared = tuple[Rows, Rows, Int[np.ndarray, " pairs"]]
 # Numbers of images, and rows of texts.
 PairsAsked = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
+# True and false texts of an item -> its class, or an empty text.
+FindClass = Callable[[list[str], list[str]], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Outcome:
     """Result of a task for one model: base class of the outcome of every kind. It can be pickled.
 
     Attributes:
-        of: the task; `task`, `variation`, `variant`, `seed`, `baseline` and `pools` are its attributes.
+        of: the task; `task`, `variation`, `variant`, `seed`, `baseline`, `pools` and `bindings` are its attributes.
         kind: kind of the task: `rank`, `choice`, ...; the report selects its section by it.
         counts: counts of each query or item, by column, such as `r1`; with `unit` and `pair_counts` these are
             the columns of its row in `per_query.parquet` that numbers are computed from.
@@ -120,6 +122,7 @@ class Outcome:
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pools = property(lambda self: self.of.pools)
+    bindings = property(lambda self: self.of.bindings)
 
     def rows(self, tables: Tables) -> Any:
         """Return descriptive columns with a row for each query or item, as a `pyarrow.Table`, including `image`."""
@@ -208,6 +211,7 @@ class Task:
         corruption, severity: corruption of the images; see `benchmarks.variants`.
         baseline: variant against which drops are measured; empty for none.
         pools: variants that pool this one with others.
+        bindings: class of each item (`benchmarks.bindings`), empty for none; None if it is not requested.
         kind: kind of its outcomes, if tasks of one name may have several; a pooled variant has one kind.
         is_ranking: whether it ranks a gallery.
         has_classes: whether it classifies images.
@@ -222,6 +226,7 @@ class Task:
     severity: int = dataclasses.field(default=0, kw_only=True)
     baseline: str = dataclasses.field(default="", kw_only=True)
     pools: tuple[Pool, ...] = dataclasses.field(default=(), kw_only=True)
+    bindings: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
 
     kind = ""
     is_ranking: ClassVar[bool] = False
@@ -263,6 +268,10 @@ class Task:
             pool: name of the mean over kinds of corruption.
         """
         return None
+
+    def with_bindings(self, texts: Sequence[str], find_class: FindClass) -> "Task":
+        """Return the task with the class of each item, given the benchmark's texts; unchanged without such items."""
+        return self
 
     def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
         """Return the task without altered texts whose tokens equal those of their originals, and two counts.

@@ -117,7 +117,8 @@ class TaskSection:
 def tiles_of(section: TaskSection, runs: Sequence[Run], task: str) -> Tiles | None:
     """Return the most important numbers, as one number or a range over models."""
     lead, pooled = section.lead[0], pooled_variants(section, runs, task)
-    parts = [name for name in variants_of(runs, task) if name not in pooled]
+    whole = variants_of(runs, task, condition=lambda each: not each.is_subset)
+    parts = [name for name in whole if name not in pooled]
     variants_by_name = {
         "lead": [lead],
         "attacks": variants_of(runs, task, condition=lambda each: each.is_attack),
