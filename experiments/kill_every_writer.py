@@ -42,6 +42,8 @@ from tests.support.kills import sigkill_at, watched
 
 # What a second run may write otherwise: times and rates, and what TensorBoard or Orbax date.
 _DATED = ("journal.jsonl", "metrics.jsonl", "tensorboard", "checkpoints", "params")
+# The index of a tar has the state of that file, such as its inode; an undisturbed run leaves it, too.
+_INDEX = ".tar.index.arrow"
 # Tables and figures of a sweep show images a second; of its JSON everything else counts.
 _DRAWN = ("sweep.csv", "sweep.html", "sweep.md", "sweep.svg")
 
@@ -107,7 +109,7 @@ def bytes_of(world: World) -> dict[str, str]:
     found = {
         str(path.relative_to(world.root)): hashlib.sha256(_undated(path)).hexdigest()
         for path in sorted(kept)
-        if path.name not in (*_DRAWN, ".lock")
+        if path.name not in (*_DRAWN, ".lock") and not path.name.endswith(_INDEX)
     }
     # The description of where a run began has no parameters.
     models = [path.parent for path in kept if path.name == "model.json" and (path.parent / "params").is_dir()]
@@ -145,7 +147,8 @@ def _parameters(folder: Path) -> str:
 
 def left_over(world: World) -> list[str]:
     """Temporary files and locks below the world."""
-    return sorted({path.suffix or path.name for path in world.root.rglob(".*") if "checkpoints" not in path.parts})
+    hidden = (path for path in world.root.rglob(".*") if "checkpoints" not in path.parts)
+    return sorted({path.suffix or path.name for path in hidden if not path.name.endswith(_INDEX)})
 
 
 def try_writer(name: str, pristine: Path, work: Path, kills: int, chance: random.Random) -> dict:
