@@ -1,11 +1,15 @@
 """Reading and writing files: atomic writes by rename, JSON, tables, hashes.
 
-A writer that fails, is killed, or fills the disk leaves nothing under the final name. Its temporary file is removed,
-unless the process was killed.
+A writer that fails, is killed, or fills the disk leaves nothing under the final name. Its temporary file is removed;
+that of a killed process by a later one, which knows its writer from the name:
+
+    .NAME.SPACE-PROCESS-RANDOM.part    SPACE is the boot and the PID namespace in which PROCESS is a number. Elsewhere
+                                       than on Linux these two are left out.
 """
 
 import contextlib
 import csv
+import functools
 import hashlib
 import json
 import os
@@ -74,12 +78,38 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
         raise
 
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
+_TEMPORARY = re.compile(r"\.(.+)\.(?:([0-9a-f]{8})-([0-9]+)-)?[0-9a-f]{8}\.part")
 _OLD_SECONDS = 24 * 60 * 60
 
 
 def _temporary_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    space = _process_space()
+    writer = f"{space}-{os.getpid()}-" if space else ""
+    return path.with_name(f".{path.name}.{writer}{uuid.uuid4().hex[:8]}.part")
+
+
+@functools.cache
+def _process_space() -> str:
+    """Return eight hex digits of the boot and the PID namespace; nothing where they are unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return hash_json([boot, Path("/proc/self/ns/pid").stat().st_ino])[:8]
+    except OSError:
+        return ""
+
+
+def _is_of_dead_writer(path: Path) -> bool:
+    """Return whether a path is a temporary one of a process of this machine that has ended."""
+    match = _TEMPORARY.fullmatch(path.name)
+    if not match or not match[2] or match[2] != _process_space():
+        return False
+    try:
+        os.kill(int(match[3]), 0)  # only checks
+    except ProcessLookupError:
+        return True
+    except OSError:  # a process of another user
+        return False
+    return False
 
 
 def target_name(temporary: Path) -> str | None:
@@ -98,10 +128,11 @@ def temporary_files(path: Path) -> list[Path]:
 
 
 def remove_old(paths: Iterable[Path]) -> None:
-    """Remove the files and folders in which nothing changed for a day, such as those of killed writers."""
+    """Remove files and folders of writers of this machine that ended, and those in which nothing changed for a day."""
     for path in paths:
         with contextlib.suppress(OSError):  # removed by another process, or not ours to remove
-            if time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) > _OLD_SECONDS:
+            changed = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+            if _is_of_dead_writer(path) or time.time() - changed > _OLD_SECONDS:
                 remove_path(path)
 
 

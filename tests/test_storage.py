@@ -126,6 +126,23 @@ def test_writing_a_folder_removes_old_temporary_folders_but_not_those_of_a_runni
         assert not left.exists() and running.exists() and other.exists()
 
 
+def test_the_temporary_file_of_a_killed_process_is_removed_at_once_and_no_other(tmp_path):
+    code = "import sys, time; from rococo_jax.storage import atomic_write\nwith atomic_write(sys.argv[1]) as temporary:"
+    code += "\n    temporary.write_text('half'); print(temporary, flush=True); time.sleep(100)"
+    command = [sys.executable, "-c", code, str(tmp_path / "a.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        temporary = Path(writer.stdout.readline().strip())
+        # The same number means another process on another machine, in another container or after another boot.
+        space = temporary.name.split(".")[-2].split("-")[0]
+        elsewhere = temporary.with_name(temporary.name.replace(space, "00000000"))
+        elsewhere.touch()
+        storage.remove_old([temporary, elsewhere])
+        assert storage.target_name(temporary) == "a.json" and temporary.exists()
+        writer.kill()
+    storage.remove_old([temporary, elsewhere])
+    assert [path.name for path in tmp_path.iterdir()] == [elsewhere.name]
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_json_with_a_non_finite_number_is_not_written_and_the_old_file_stays(number, tmp_path):
     """`NaN` is no JSON: other programs refuse the whole file."""
