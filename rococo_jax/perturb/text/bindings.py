@@ -25,9 +25,8 @@ from rococo_jax.perturb.text.words import plain, split_words
 # Version of the rules above. It is raised, with a line in CHANGELOG.md, when a caption may have other bindings.
 PARSER = 1
 ADJECTIVES = ("colour", "size", "age", "material", "state")
-BOTH_KNOWN, ONLY_TRUE_KNOWN, ONLY_FALSE_KNOWN, NONE_KNOWN = CLASSES = (
-    *("both_known", "only_true_known", "only_false_known", "none_known"),
-)
+CLASSES = ("both_known", "only_true_known", "only_false_known", "none_known")
+BOTH_KNOWN, ONLY_TRUE_KNOWN, ONLY_FALSE_KNOWN, NONE_KNOWN = CLASSES
 _ARTICLES, _LISTS = ("a", "an", "the"), ("and", "or")
 
 # (adjective, noun) or (noun, relation, noun).
