@@ -131,10 +131,11 @@ def attack_counts(folder: Path, budgets: Sequence[int]) -> Counts:
 
 
 def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
-    """Write a row for each arm and claim, and the curves of the attacks beside it."""
+    """Write a row for each arm that was trained and each claim, and the curves of the attacks beside it."""
     folders = folders_by_arm(sweeps, ("plain", *ARMS))
+    folders = {arm: runs for arm, runs in folders.items() if runs}
     comparisons = []
-    for arm in ARMS:
+    for arm in [arm for arm in folders if arm != "plain"]:
         for folder, claim in claims():
             is_tested = (arm, claim.name) in TESTED
             named = dataclasses.replace(claim, name=f"{arm}: {claim.name}", test="difference" if is_tested else None)

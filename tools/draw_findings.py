@@ -216,6 +216,38 @@ def recipe_weights() -> str:
         return chart.file()
 
 
+def end_to_end_attacks() -> str:
+    """Draw R@1 and FR@1 of models trained whole against the altered captions that an attack of one noun has tried."""
+    curves: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
+    for row in read("end_to_end_attacks_curves"):
+        if row["attack"] == "noun-gallery":
+            of_run = curves.setdefault(row["arm"], {}).setdefault(row["run"], {})
+            of_run[int(row["queries"])] = float(row["r1"]), float(row["fr1"])
+    colours = {"plain": "own", "longer": "soft", "foreign": "curve-2", "sixteenth": "own-altered"}
+    steps = [2**power for power in range(9)]
+    with chart_of("R@1 and FR@1 against the number of tries of an attack of one noun", 700, 330) as chart:
+        for left, column, label in ((44, 0, "↑ R@1 after, %"), (370, 1, "↑ FR@1, %")):
+            axes = chart.axes(left, 34, 250, 250)
+            axes.set(xscale="log", xlim=(0.9, 300), ylim=(0, 100), xlabel="altered captions tried")
+            axes.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+            write_above(axes, label, 250, 250)
+            ends = {}
+            for arm, runs in curves.items():
+                # After its last try a run keeps its numbers.
+                means = [
+                    sum(run[max(step for step in run if step <= tried)][column] for run in runs.values()) / len(runs)
+                    for tried in steps
+                ]
+                axes.plot(
+                    steps, means, color=colour_of(colours[arm]), lw=1.8, gid=chart.title(f"{arm}: {means[-1]:.1f}")
+                )
+                ends[arm] = means[-1]
+            for place, arm in enumerate(sorted(ends, key=ends.get, reverse=True)):
+                axes.text(0.62, 0.95 - 0.09 * place, arm, weight="bold", color=colour_of(colours[arm]),
+                          transform=axes.transAxes)  # fmt: skip
+        return chart.file()
+
+
 def folds() -> str:
     """Draw the differences of the defence from plain in each fold, with the intervals over folds."""
     rows = [row for row in read("defence_folds") if row["claim"] != "SugarCrepe blind"]
@@ -293,6 +325,7 @@ FIGURES = {
     "defence_carry_test.svg": defence_carry_test,
     "defences.svg": defences,
     "end_to_end.svg": end_to_end,
+    "end_to_end_attacks.svg": end_to_end_attacks,
     "families.svg": families,
     "folds.svg": folds,
     "half_truths.svg": half_truths,

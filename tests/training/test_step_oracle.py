@@ -27,7 +27,9 @@ from tests.support.step_cases import (
 )
 from tests.support.tiny_runs import mesh_of
 
-TOLERANCE = 1e-5
+# Rounding of float32, which Adam's division amplifies. The largest error of three steps against float64, that of the
+# patches' kernel, was 0.7e-5 with AVX, 0.95e-5 with AVX2 in one thread and 1.003e-5 in two, on one processor.
+TOLERANCE = 2e-5
 DEFAULTS = flat(default_config())
 
 
@@ -67,7 +69,7 @@ def told_apart(case: Case, key: str, value: object, last: int) -> bool:
         return False
     except AssertionError:  # other parts of the loss, or other parameters trained
         return True
-    return max(errors.values()) > 20 * TOLERANCE
+    return max(errors.values()) > 10 * TOLERANCE
 
 
 @pytest.mark.slow
