@@ -27,10 +27,11 @@ from claims import Claim, compare_arms, read_counts, runs_by_arm, write_claims
 from end_to_end import VARIANTS, folders_by_arm, nouns_of_captions
 from PIL import Image
 
-from rococo_jax.attacks.run import ITEMS
+from rococo_jax.attacks.run import ITEMS, SUMMARY
 from rococo_jax.attacks.summary import counts_of
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.metrics.counts import Counts
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun, read_lexicon
 from rococo_jax.perturb.text.words import article_of, plain, replace_word, split_words
@@ -127,37 +128,43 @@ def with_foreign_nouns(caption: str, lexicon: Lexicon, foreign: Sequence[Noun], 
 
 def attack_counts(folder: Path, budgets: Sequence[int]) -> Counts:
     """Return the counts of each attacked image."""
-    return counts_of([row for row in read_table(folder / ITEMS).to_pylist() if row["attack"] == "words"], budgets)
+    rows = read_table(folder / ITEMS, "the queries of an attack").to_pylist()
+    return counts_of([row for row in rows if row["attack"] == "words"], budgets)
 
 
 def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
-    """Write a row for each arm that was trained and each claim, and the curves of the attacks beside it."""
+    """Write a row for each arm and claim with results of two or more seeds, and beside it the curves of the attacks."""
     folders = folders_by_arm(sweeps, ("plain", *ARMS))
-    folders = {arm: runs for arm, runs in folders.items() if runs}
+
+    def results_of(arm: str, folder: str) -> list[Path]:
+        in_sweep = folder == "evaluation"
+        results = [run / folder if in_sweep else evaluations / folder / run.name for run in folders[arm]]
+        return [each for each in results if any((each / name).is_file() for name in (SUMMARY, RESULTS))]
+
+    def counts_of_arm(arm: str, folder: str, claim: Claim) -> list[Counts]:
+        if folder in ATTACKS:
+            return [attack_counts(each, ATTACKS[folder][0]) for each in results_of(arm, folder)]
+        runs = map(read_counts, results_of(arm, folder))
+        return [Counts.mean([run[claim.task, part] for part in claim.variants]) for run in runs]
+
     comparisons = []
-    for arm in [arm for arm in folders if arm != "plain"]:
+    for arm in ARMS:
         for folder, claim in claims():
-            is_tested = (arm, claim.name) in TESTED
-            named = dataclasses.replace(claim, name=f"{arm}: {claim.name}", test="difference" if is_tested else None)
-            counts: dict[str, list[Counts]] = {}
-            for name in ("plain", arm):
-                results = [
-                    run / folder if folder == "evaluation" else evaluations / folder / run.name for run in folders[name]
-                ]
-                if folder in ATTACKS:
-                    counts[name] = [attack_counts(each, ATTACKS[folder][0]) for each in results]
-                else:
-                    runs = map(read_counts, results)
-                    counts[name] = [Counts.mean([run[claim.task, part] for part in claim.variants]) for run in runs]
-            comparisons.append(compare_arms(named, runs_by_arm(counts, claim.metric)))
+            if len(results_of(arm, folder)) > 1:
+                test = "difference" if (arm, claim.name) in TESTED else None
+                named = dataclasses.replace(claim, name=f"{arm}: {claim.name}", test=test)
+                counts = {name: counts_of_arm(name, folder, claim) for name in ("plain", arm)}
+                comparisons.append(compare_arms(named, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
     lines: list[list[object]] = [["attack", "arm", "run", "queries", "r1", "fr1"]]
     for attack in ATTACKS:
-        for arm, runs in folders.items():
-            for run in runs:
-                summary = json.loads((evaluations / attack / run.name / "attack.json").read_text())
+        for arm in folders:
+            for folder in results_of(arm, attack):
+                summary = json.loads((folder / SUMMARY).read_text())
                 for point in summary["results"]["words"]["curve"]:
-                    lines.append([attack, arm, run.name, point["queries"], f"{point['r1']:.2f}", f"{point['fr1']:.2f}"])
+                    lines.append(
+                        [attack, arm, folder.name, point["queries"], f"{point['r1']:.2f}", f"{point['fr1']:.2f}"]
+                    )
     write_csv_rows(out.with_stem(f"{out.stem}_curves"), lines)
 
 
