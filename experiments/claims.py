@@ -77,6 +77,11 @@ def read_counts(folder: Path) -> CountsByVariant:
     return stored_counts.read_counts(folder / PER_QUERY, read_results(folder / RESULTS))
 
 
+def counts_of_claim(results: Sequence[Path], claim: Claim) -> list[Counts]:
+    """Return the counts of each evaluation over the claim's variants, which must be named."""
+    return [Counts.mean([run[claim.task, part] for part in claim.variants]) for run in map(read_counts, results)]
+
+
 def runs_by_arm(counts: dict[str, list[Counts]], metric: str) -> dict[str, Runs]:
     """Return a metric of the runs of each arm. The images are drawn once for all runs."""
     values, drawn = over_draws([run for runs in counts.values() for run in runs], metric)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from claims import Claim, compare_arms, read_counts, runs_by_arm, write_claims
+from claims import Claim, compare_arms, counts_of_claim, runs_by_arm, write_claims
 
 from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
@@ -165,8 +165,7 @@ def table(sweeps: Sequence[Path], evaluations: Path, out: Path, arm: str = "reci
         for name, of_arm in folders.items():
             is_of_sweep = evaluation == "clean"
             results = [each / "evaluation" if is_of_sweep else evaluations / evaluation / each.name for each in of_arm]
-            runs = map(read_counts, results)
-            counts[name] = [Counts.mean([run[claim.task, part] for part in claim.variants]) for run in runs]
+            counts[name] = counts_of_claim(results, claim)
         comparisons.append(compare_arms(claim, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
 

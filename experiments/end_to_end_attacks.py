@@ -18,12 +18,13 @@ defended model (20,700 and 19,400 of them), but in captions that are not altered
 
 import argparse
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from claims import Claim, compare_arms, read_counts, runs_by_arm, write_claims
+from claims import Claim, compare_arms, counts_of_claim, runs_by_arm, write_claims
 from end_to_end import VARIANTS, folders_by_arm, nouns_of_captions
 from PIL import Image
 
@@ -126,8 +127,9 @@ def with_foreign_nouns(caption: str, lexicon: Lexicon, foreign: Sequence[Noun], 
     return caption
 
 
+@functools.cache
 def attack_counts(folder: Path, budgets: Sequence[int]) -> Counts:
-    """Return the counts of each attacked image."""
+    """Return the counts of each attacked image, which several claims read."""
     rows = read_table(folder / ITEMS, "the queries of an attack").to_pylist()
     return counts_of([row for row in rows if row["attack"] == "words"], budgets)
 
@@ -144,17 +146,16 @@ def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
     def counts_of_arm(arm: str, folder: str, claim: Claim) -> list[Counts]:
         if folder in ATTACKS:
             return [attack_counts(each, ATTACKS[folder][0]) for each in results_of(arm, folder)]
-        runs = map(read_counts, results_of(arm, folder))
-        return [Counts.mean([run[claim.task, part] for part in claim.variants]) for run in runs]
+        return counts_of_claim(results_of(arm, folder), claim)
 
     comparisons = []
     for arm in ARMS:
         for folder, claim in claims():
             if len(results_of(arm, folder)) > 1:
                 test = "difference" if (arm, claim.name) in TESTED else None
-                named = dataclasses.replace(claim, name=f"{arm}: {claim.name}", test=test)
+                of_arm = dataclasses.replace(claim, name=f"{arm}: {claim.name}", test=test)
                 counts = {name: counts_of_arm(name, folder, claim) for name in ("plain", arm)}
-                comparisons.append(compare_arms(named, runs_by_arm(counts, claim.metric)))
+                comparisons.append(compare_arms(of_arm, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
     lines: list[list[object]] = [["attack", "arm", "run", "queries", "r1", "fr1"]]
     for attack in ATTACKS:

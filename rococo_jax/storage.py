@@ -107,8 +107,8 @@ def _is_of_dead_writer(path: Path) -> bool:
         os.kill(int(match[3]), 0)  # only checks
     except ProcessLookupError:
         return True
-    except OSError:  # a process of another user
-        return False
+    except PermissionError:  # a running process of another user
+        pass
     return False
 
 
@@ -131,9 +131,12 @@ def remove_old(paths: Iterable[Path]) -> None:
     """Remove files and folders of writers of this machine that ended, and those in which nothing changed for a day."""
     for path in paths:
         with contextlib.suppress(OSError):  # removed by another process, or not ours to remove
-            changed = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
-            if _is_of_dead_writer(path) or time.time() - changed > _OLD_SECONDS:
+            if _is_of_dead_writer(path) or _is_old(path):
                 remove_path(path)
+
+
+def _is_old(path: Path) -> bool:
+    return time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) > _OLD_SECONDS
 
 
 def remove_path(path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from rococo_jax.benchmarks import benchmark as registry
 from rococo_jax.cli.main import main
 from rococo_jax.data.downloads import DOWNLOADS, Download, fetch
-from tests.support.file_server import serving
+from tests.support.file_server import serving, sizes_of_parts
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 
@@ -132,7 +132,7 @@ def test_a_download_killed_several_times_resumes_to_the_same_bytes(server, tmp_p
     command = [sys.executable, "-c", KILLED, file_of(server).url, DIGEST, str(tmp_path)]
     for there in np.cumsum(server.holds):
         process = subprocess.Popen(command, cwd=CHECKOUT)
-        while sum(part.stat().st_size for part in tmp_path.rglob("*.part")) < there and process.poll() is None:
+        while sum(sizes_of_parts(tmp_path)) < there and process.poll() is None:
             threading.Event().wait(0.002)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL

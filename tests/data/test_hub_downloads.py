@@ -14,7 +14,7 @@ import pytest
 
 from rococo_jax.data.downloads import DOWNLOADS, Download
 from rococo_jax.data.hub_downloads import fetch_files
-from tests.support.file_server import COMMIT, a_hub, publish
+from tests.support.file_server import COMMIT, a_hub, publish, sizes_of_parts
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 
@@ -56,14 +56,6 @@ import sys
 from rococo_jax.data.hub_downloads import Download, fetch_files
 fetch_files(Download(sys.argv[1], "set/data", "annotations"), sys.argv[2])
 """
-
-
-def sizes_of_parts(folder) -> list[int]:
-    """Return the sizes of unfinished files; nothing while one gets its name between the listing and its size."""
-    try:
-        return [part.stat().st_size for part in folder.rglob("*.part")]
-    except FileNotFoundError:
-        return []
 
 
 @pytest.mark.parametrize("moved", [False, True])

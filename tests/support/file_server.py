@@ -6,6 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -116,3 +117,11 @@ def publish(server: Server, name: str, files: dict[str, bytes], revision: str = 
         server.files[f"/datasets/{name}/resolve/{commit}/{path}"] = content
     about = {"id": name, "sha": commit, "siblings": siblings}
     server.files[f"/api/datasets/{name}/revision/{revision}"] = json.dumps(about).encode()
+
+
+def sizes_of_parts(folder: Path) -> list[int]:
+    """Return the sizes of unfinished files; nothing while one gets its name between the listing and its size."""
+    try:
+        return [part.stat().st_size for part in folder.rglob("*.part")]
+    except FileNotFoundError:
+        return []

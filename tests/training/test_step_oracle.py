@@ -27,10 +27,17 @@ from tests.support.step_cases import (
 )
 from tests.support.tiny_runs import mesh_of
 
-# Rounding of float32, which Adam's division amplifies. The largest error of three steps against float64, that of the
-# patches' kernel, was 0.7e-5 with AVX, 0.95e-5 with AVX2 in one thread and 1.003e-5 in two, on one processor.
-TOLERANCE = 2e-5
+TOLERANCE = 1e-5
+# Adam's division amplifies rounding of float32. The largest error of three steps against float64, that of the patches'
+# kernel, was 0.7e-5 with AVX, 0.95e-5 with AVX2 in one thread and 1.003e-5 in two, on one processor.
+TOLERANCE_OF_PARAMETERS = 2e-5
 DEFAULTS = flat(default_config())
+
+
+def too_large(errors: dict[str, float]) -> dict[str, float]:
+    """Return the errors above the limit of their kind, by step, kind and path."""
+    limits = {"parameters": TOLERANCE_OF_PARAMETERS, "average": TOLERANCE_OF_PARAMETERS}
+    return {what: error for what, error in errors.items() if not error <= limits.get(what.split()[1], TOLERANCE)}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +46,7 @@ DEFAULTS = flat(default_config())
 def test_three_training_steps_match_torch(name):
     case = CASES[name]
     errors = differences(run(case), expect(case))
-    wrong = {what: error for what, error in errors.items() if not error <= TOLERANCE}
-    assert len(errors) > 30 and not wrong
+    assert len(errors) > 30 and not too_large(errors)
 
 
 @pytest.mark.thorough
@@ -49,7 +55,7 @@ def test_steps_of_every_loss_match_torch_on_any_devices_and_in_micro_batches(dev
     case = CASES["every loss and optimizer key"]
     settings = (*case.settings, ("micro_batches", micro_batches))
     errors = differences(run(dataclasses.replace(case, settings=settings, devices=devices)), expect(case))
-    assert max(errors.values()) <= TOLERANCE
+    assert not too_large(errors)
 
 
 @pytest.mark.thorough
@@ -69,7 +75,7 @@ def told_apart(case: Case, key: str, value: object, last: int) -> bool:
         return False
     except AssertionError:  # other parts of the loss, or other parameters trained
         return True
-    return max(errors.values()) > 10 * TOLERANCE
+    return max(errors.values()) > 20 * TOLERANCE
 
 
 @pytest.mark.slow
