@@ -1,12 +1,12 @@
-"""Effect of the batch size on a dual encoder that is trained from scratch on drawn scenes, with global negatives.
+"""Effect of the batch size, and of captions that name more colours, on models trained from scratch on drawn scenes.
 
-    rococo demo --out demo-out --scenes 1000
-    rococo sweep --config ablations/batch_size_scenes --workdir runs/batch-scenes --seeds 0,1,2 \
-        --images demo-out/1000-scenes-seed-1/benchmark/images \
-        --annotations demo-out/1000-scenes-seed-1/benchmark/annotations
+    python experiments/batch_size.py data --out pairs
+    rococo sweep --config ablations/batch_size_scenes --workdir runs/batch-scenes --seeds 1,2,3,4 \
+        --data pairs/test --data-dir coco/images=pairs/test/images --data-dir choices/images=pairs/test/images \
+        --benchmarks rococo,choices --mixed-galleries none
 
-Both towers are trained. Every run sees the same 49,152 samples, so a batch of 64 takes 768 steps and one of 4,096 takes
-12. The learning rate is 1e-3 at 256 and follows the square root of the batch size.
+The captions are read from `pairs/train`. Every run sees 196,608 pairs. The learning rate is the same for all batch
+sizes; `docs/research/batch_size.md` searches one for each, and has the results.
 """
 
 from pathlib import Path
@@ -18,19 +18,25 @@ from rococo_jax.training.config import read_config
 
 def get_config():
     config = read_config(Path(__file__).parents[1] / "scenes_tiny.py", ())
-    # Patches of 24 x 24 pixels instead of 16 x 16: 16 patches, less than half of the work.
-    config.init.spec.vision.patch_size = 24
-    config.batch_size, config.steps = 256, 192
-    config.checkpoint.every = 1000
+    # Towers of two blocks of width 96 on 16 patches: a third of the demo's work for an image.
+    config.init.spec.vision.image_size = 64
+    config.init.preprocessing.exact_size = (64, 64)
+    config.init.spec.vision.width, config.init.spec.vision.mlp_width, config.init.spec.vision.layers = 96, 192, 2
+    config.init.spec.text.layers = 2
+    config.data.images = "pairs/train/images"
+    config.data.text_length = 20
+    config.data.workers = 0
+    config.batch_size, config.steps = 64, 3072
+    config.optimizer.learning_rate = 2e-3
+    config.checkpoint.every = 100_000
     return config
 
 
 def get_sweep():
     return ConfigDict(
         {
-            "over": "batch_size=64,256,1024,4096",
-            "arms": ("plain:",),
+            "over": "batch_size=16,64,256,1024",
+            "arms": ("sparse: data.captions=pairs/train/sparse.json", "dense: data.captions=pairs/train/dense.json"),
             "keep": "samples",
-            "lr_scaling": "square-root",
         }
     )

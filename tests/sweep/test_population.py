@@ -12,7 +12,7 @@ from tests.support.paths import CHECKOUT
 pytestmark = pytest.mark.quick
 ABLATIONS = CHECKOUT / "configs" / "ablations"
 # Samples of every run of an ablation of the batch size, which its page names.
-SAMPLES = {"batch_size.py": 102_400, "batch_size_scenes.py": 49_152}
+SAMPLES = {"batch_size.py": 102_400, "batch_size_scenes.py": 196_608}
 
 
 @functools.cache
