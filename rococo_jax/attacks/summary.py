@@ -130,13 +130,13 @@ def transfer_matrix(
     """
     matrix: dict[str, dict[str, dict[str, float]]] = {}
     for made_against, of_model in records.items():
-        attacked = [number for number, record in enumerate(of_model) if record["text"] is not None]
-        texts = [[of_model[number]["text"]] for number in attacked]
+        with_text = [number for number, record in enumerate(of_model) if record["text"] is not None]
+        texts = [[of_model[number]["text"]] for number in with_text]
         matrix[made_against] = {}
         for tested, goal in goals.items():
             fooled = np.zeros(len(queries), bool)
-            margins = goal.margins([queries[number] for number in attacked], texts)
-            fooled[attacked] = [margin.item() >= 0 for margin in margins]
+            margins = goal.margins([queries[number] for number in with_text], texts)
+            fooled[with_text] = [margin.item() >= 0 for margin in margins]
             shares = {"r1": goal.right & ~fooled, "fr1": fooled}
             matrix[made_against][tested] = {name: 100.0 * float(each.mean()) for name, each in shares.items()}
     return matrix

@@ -88,8 +88,8 @@ def parameters_of(model: DualEncoder) -> dict[str, jax.Array]:
 
 def without_matching(model: DualEncoder) -> DualEncoder:
     """Return the model without its matching head, which no longer fits once the towers are trained without it."""
-    without = {path: array for path, array in parameters_of(model).items() if not path.startswith("matching.")}
-    return build_model(dataclasses.replace(model.spec, matching=None), without, model.dtype)
+    parameters = {path: array for path, array in parameters_of(model).items() if not path.startswith("matching.")}
+    return build_model(dataclasses.replace(model.spec, matching=None), parameters, model.dtype)
 
 
 def is_fully_addressable(parameters: Mapping[str, Any]) -> bool:

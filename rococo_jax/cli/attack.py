@@ -209,10 +209,10 @@ def _data(options: Options) -> "AttackedData":
         pairs = options.pairs.read()
         return AttackedData(pairs.items, pairs.paths, pairs.hash())
     settings = Settings(mixed_galleries=(), templates=(options.templates,))
-    opened = open_benchmarks(settings, data=options.data, names=options.benchmarks)
-    usable = {benchmark.name: data for benchmark in opened if (data := captioned_images(benchmark))}
+    benchmarks = open_benchmarks(settings, data=options.data, names=options.benchmarks)
+    usable = {benchmark.name: data for benchmark in benchmarks if (data := captioned_images(benchmark))}
     if not usable and options.pixels and not (options.words or options.characters):
-        usable = {benchmark.name: data for benchmark in opened if (data := labelled_images(benchmark))}
+        usable = {benchmark.name: data for benchmark in benchmarks if (data := labelled_images(benchmark))}
     if len(usable) != 1:
         found = ", ".join(usable) or "none that ranks captions"
         wanted = "one that ranks captions, or for --pixels alone has classes, named by --benchmarks"
@@ -277,10 +277,10 @@ def _write_annotations(folder: Path, items: "Sequence[CaptionedImage]", model: "
     records = model.records.get("words")
     if records is None:
         return
-    attacked, changes = [], []
+    captions_of_images, changes = [], []
     for item, record in zip(items, records, strict=True):
         places = range(len(item.captions))
-        attacked.append(
+        captions_of_images.append(
             AlteredCaptions(
                 item.image, item.captions, tuple(record["text"] if n == record["caption"] else None for n in places)
             )
@@ -290,7 +290,7 @@ def _write_annotations(folder: Path, items: "Sequence[CaptionedImage]", model: "
     annotations = folder / "annotations"
     write_json(annotations / "captions.json", [{"image": i.image, "caption": list(i.captions)} for i in items])
     made_by = {key: model.summary[key] for key in ("rococo_jax", "model", "attacks", "fingerprint")}
-    write_annotation(annotations / "attacked.json", "attacked", attacked, made_by=made_by, changes=changes)
+    write_annotation(annotations / "attacked.json", "attacked", captions_of_images, made_by=made_by, changes=changes)
 
 
 def _print(models: "Mapping[str, AttackedModel]", comparison: Mapping[str, Any]) -> None:

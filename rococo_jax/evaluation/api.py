@@ -71,10 +71,10 @@ def evaluate(
                 "evaluate", "captions", "no images, or also annotations or data", "`captions` with `images`"
             )
         images, data = None, make_once(os.fspath(images), os.fspath(captions), allow_missing_images)
-    opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=names)
+    suite = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=names)
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=loading)
     embeddings = EmbeddingCache(cache)
     if out is None:
-        return evaluate_model(loaded, opened, requested, embeddings).results
-    return evaluate_into(Path(out), loaded, opened, requested, embeddings)[0]
+        return evaluate_model(loaded, suite, requested, embeddings).results
+    return evaluate_into(Path(out), loaded, suite, requested, embeddings)[0]

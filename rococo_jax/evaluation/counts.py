@@ -168,8 +168,11 @@ def counts_of(rows: Sequence[CountedRows], pool: Pool | None) -> Counts | OodSco
 
 def with_bindings(rows: Sequence[CountedRows]) -> list[CountedRows]:
     """Return the rows, and those of variants over the items of each class of bindings that has any."""
-    classified = [each for each in rows if each.bindings is not None]
-    return [*rows, *(each.of_bindings(name) for name in CLASSES for each in classified if name in each.bindings)]
+    rows_with_bindings = [each for each in rows if each.bindings is not None]
+    return [
+        *rows,
+        *(each.of_bindings(name) for name in CLASSES for each in rows_with_bindings if name in each.bindings),
+    ]
 
 
 def with_unseen(rows: Sequence[CountedRows]) -> list[CountedRows]:

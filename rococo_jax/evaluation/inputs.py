@@ -71,17 +71,19 @@ def open_benchmarks(
     selected = sorted(selected, key=lambda each: canonical_place(each[0].name))
     lists = lists_by_benchmark(settings.only, [info.name for info, _ in selected])
     known = read_bindings(settings)
-    opened = [
+    benchmarks = [
         open_benchmark(info, places, dataclasses.replace(settings, only=lists[info.name]), known)
         for info, places in selected
     ]
-    without = [benchmark.name for benchmark in opened if "bindings" not in benchmark.requested]
-    if known is not None and len(without) == len(opened):
+    without_bindings = [benchmark.name for benchmark in benchmarks if "bindings" not in benchmark.requested]
+    if known is not None and len(without_bindings) == len(benchmarks):
         wanted = "a benchmark with true and false texts, such as sugarcrepe"
-        raise InputError("evaluate", "bindings", f"{', '.join(without)}, without an item that has bindings", wanted)
-    if known is not None and without:
-        say(f"not divided by bindings, as no item has true and false texts with them: {', '.join(without)}")
-    return opened
+        found = f"{', '.join(without_bindings)}, without an item that has bindings"
+        raise InputError("evaluate", "bindings", found, wanted)
+    if known is not None and without_bindings:
+        names_without = ", ".join(without_bindings)
+        say(f"not divided by bindings, as no item has true and false texts with them: {names_without}")
+    return benchmarks
 
 
 def read_bindings(settings: Settings) -> KnownBindings | None:

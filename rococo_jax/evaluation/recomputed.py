@@ -35,18 +35,18 @@ def recompute(
     """
     source = model or _source_of(path, results)
     compute = Compute(precision_of_evaluations(), None)
-    opened = open_model(source, compute=compute)
-    opened.name = results["model"]
+    loaded = open_model(source, compute=compute)
+    loaded.name = results["model"]
     for name, about in object_of(results.get("benchmarks")).items():
         settings = _settings_of(results, name, object_of(object_of(about).get("request")))
         benchmark = _open(results, name, settings, data)
         if benchmark is None:
             yield name, None
             continue
-        conditions = fingerprint(opened, [benchmark], settings)
+        conditions = fingerprint(loaded, [benchmark], settings)
         refuse_other_conditions(path, results, conditions, [benchmark], results["model"])
         read_only = EmbeddingCache(cache, read_only=True)
-        yield name, evaluate_model(opened, [benchmark], settings, read_only)
+        yield name, evaluate_model(loaded, [benchmark], settings, read_only)
 
 
 def _source_of(path: Path, results: Mapping[str, Any]) -> str:
@@ -77,9 +77,9 @@ def _open(results: Mapping[str, Any], name: str, settings: Settings, data: Path 
     root = data or annotations.parent.parent
     try:
         if data is not None or (root.is_dir() and name in own_benchmarks(root)):
-            opened = open_benchmarks(settings, data=root, names=[name])
+            benchmarks = open_benchmarks(settings, data=root, names=[name])
         else:
-            opened = open_benchmarks(settings, images=images, annotations=annotations)
+            benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
     except InputError:
         return None
-    return next((benchmark for benchmark in opened if benchmark.name == name), None)
+    return next((benchmark for benchmark in benchmarks if benchmark.name == name), None)

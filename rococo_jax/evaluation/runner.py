@@ -180,12 +180,14 @@ def evaluate_into(
 
     def prepare() -> tuple[list[Benchmark], TrainingCaptions | None]:
         requested = [benchmark for benchmark in benchmarks if benchmark.name in plan.requests]
-        opened = [with_request(benchmark, plan.requests[benchmark.name], settings) for benchmark in requested]
-        return opened, training or captions_of_results(plan.stored or {})
+        reopened = [with_request(benchmark, plan.requests[benchmark.name], settings) for benchmark in requested]
+        return reopened, training or captions_of_results(plan.stored or {})
 
-    opened, captions = run_on_all_processes("benchmarks", prepare)
+    requested_benchmarks, captions = run_on_all_processes("benchmarks", prepare)
     before = cache.computed, cache.unidentified, cache.read
-    evaluated = evaluate_model(model, opened, settings, cache, captions, examples=True, stored_keys=plan.keys)
+    evaluated = evaluate_model(
+        model, requested_benchmarks, settings, cache, captions, examples=True, stored_keys=plan.keys
+    )
     if first:
         after = cache.computed, cache.unidentified, cache.read
         if counts := _embedding_counts(*np.subtract(after, before).tolist()):

@@ -68,11 +68,11 @@ def lede(runs: Sequence[Run]) -> str:
     """Return the questions of the page in one sentence, from the tasks that are there."""
     tasks = tasks_of(runs)
     kinds = {kind for run in runs for task in run.tasks for kind in run.kinds(task)}
-    attacked = {task for task in tasks if attacks_of(runs, task)}
-    galleries = [words for task, words in _GALLERIES.items() if task in attacked]
-    galleries += ["altered items"] * bool(attacked - _GALLERIES.keys())
+    tasks_with_attacks = {task for task in tasks if attacks_of(runs, task)}
+    galleries = [words for task, words in _GALLERIES.items() if task in tasks_with_attacks]
+    galleries += ["altered items"] * bool(tasks_with_attacks - _GALLERIES.keys())
     clauses = [f"when {' or '.join(galleries)} join the gallery"] if galleries else []
-    if "rank" in kinds and not attacked:
+    if "rank" in kinds and not tasks_with_attacks:
         clauses.append("when they rank images and texts")
     if kinds & CHOICES.keys():
         clauses.append("when texts or images differ in a detail only")
@@ -204,10 +204,10 @@ def _left_out(group: Group, compared: dict[str, Comparison]) -> Folded | None:
 
 
 def _without_examples(group: Group, examples: dict[str, list[Example]]) -> Note | None:
-    without = [run.label for run in group.runs if not (run.path.parent / EXAMPLES).is_file()]
-    if not without:
+    labels = [run.label for run in group.runs if not (run.path.parent / EXAMPLES).is_file()]
+    if not labels:
         return None
-    source = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
+    source = f"the results of {', '.join(labels)}" if any(examples.values()) else "these results"
     text = "There are no examples, because there is no {} beside {}: <code>rococo score</code> writes none."
     return Note(rich(text, EXAMPLES, source))
 

@@ -167,7 +167,7 @@ def check_groups(
     """Raise InputError if there are no queries, or a query's group has no unaltered gallery item."""
     if not len(query_group):
         raise InputError(source, "queries", "none", "at least one")
-    without = np.flatnonzero(~np.isin(query_group, gallery_group[~gallery_altered]))
-    if len(without):
-        problem = f"{len(without)} queries without one (the first is query {without[0]})"
+    unmatched = np.flatnonzero(~np.isin(query_group, gallery_group[~gallery_altered]))
+    if len(unmatched):
+        problem = f"{len(unmatched)} queries without one (the first is query {unmatched[0]})"
         raise InputError(source, "unaltered gallery items of the same group", problem, "at least one for each query")

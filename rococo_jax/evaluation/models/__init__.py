@@ -28,7 +28,7 @@ def open_model(
     Raises InputError: as `load_encoder`, or as documented for the kind.
     """
     loading = Loading(source, mesh, compute, options or LoadOptions())
-    opened = (opener(source, loading) for opener in _OPENERS)
-    model = next(model for model in opened if model is not None)
+    candidates = (opener(source, loading) for opener in _OPENERS)
+    model = next(model for model in candidates if model is not None)
     model.name = name or model.name
     return model

@@ -369,11 +369,11 @@ def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> Cl
             few = ", ".join(classes[:8]) + (", ..." if len(classes) > 8 else "")
             raise InputError(source, f"label of row {row}", label, f"one of the {len(classes)} classes: {few}")
     label = np.array([place[each] for each in truth.labels])
-    without = np.flatnonzero(np.bincount(label, minlength=len(classes)) == 0)
-    if len(without):
-        problem = f"no image, as for {len(without):,} of {len(classes):,} classes"
+    absent = np.flatnonzero(np.bincount(label, minlength=len(classes)) == 0)
+    if len(absent):
+        problem = f"no image, as for {len(absent):,} of {len(classes):,} classes"
         expected = "at least one image of every class; logits of a class that is not predicted are -inf in every row"
-        raise InputError(source, f"class {classes[without[0]]!r}", problem, expected)
+        raise InputError(source, f"class {classes[absent[0]]!r}", problem, expected)
     rows = np.arange(len(label))
     prompts = np.zeros((len(classes), 0), int)
     return ClassifyTask(name, CLEAN, classes, prompts, Rows.of(ORIGINALS, rows), rows, truth.images, label)

@@ -83,7 +83,7 @@ class _Shortened(NamedTuple):
 
     caption: int
     complete: list[int]
-    without: dict[int, list[int]]
+    shortened: dict[int, list[int]]
 
 
 class _InfluenceEngine:
@@ -105,13 +105,13 @@ class _InfluenceEngine:
             requested = list(range(len(caption.words)) if wanted[number] is None else wanted[number])
             influences[number][requested] = 0.0
             complete = self.words.around(caption.ids)
-            without = {word: self.words.around(caption.without(word)) for word in requested}
-            without = {word: ids for word, ids in without.items() if ids != complete}
-            if not without:
+            shortened = {word: self.words.around(caption.without(word)) for word in requested}
+            shortened = {word: ids for word, ids in shortened.items() if ids != complete}
+            if not shortened:
                 continue
             ends_once = caption.spans is not None and self.words.suffix[0] not in caption.ids
             texts = sharing if self.prefix_encoder is not None and ends_once else separate
-            texts.append(_Shortened(number, complete, without))
+            texts.append(_Shortened(number, complete, shortened))
         if separate:
             _compare(separate, self.encoder.encode_text, influences)
         if sharing:
@@ -123,10 +123,10 @@ def _compare(
     texts: list[_Shortened], encode: Callable[[list[list[int]]], np.ndarray], influences: list[np.ndarray]
 ) -> None:
     """Set the influences of words: half the squared distance of the caption's embedding to that without the word."""
-    embeddings = iter(encode([ids for text in texts for ids in (text.complete, *text.without.values())]))
+    embeddings = iter(encode([ids for text in texts for ids in (text.complete, *text.shortened.values())]))
     for text in texts:
         complete = next(embeddings)
-        for word in text.without:
+        for word in text.shortened:
             influences[text.caption][word] = np.square(complete - next(embeddings)).sum() / 2
 
 
