@@ -5,8 +5,8 @@
         --data pairs/test --data-dir coco/images=pairs/test/images --data-dir choices/images=pairs/test/images \
         --benchmarks rococo,choices --mixed-galleries none
 
-The captions are read from `pairs/train`. Every run sees 196,608 pairs. The learning rate is the same for all batch
-sizes; `docs/research/batch_size.md` searches one for each, and has the results.
+The captions are read from `pairs/train`. Every run sees 196,608 pairs with the same learning rate.
+`docs/research/batch_size.md` has the results of more pairs for larger batches and a rate that was searched for each.
 """
 
 from pathlib import Path
