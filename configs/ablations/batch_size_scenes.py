@@ -36,7 +36,7 @@ def get_sweep():
     return ConfigDict(
         {
             "over": "batch_size=16,64,256,1024",
-            "arms": ("sparse: data.captions=pairs/train/sparse.json", "dense: data.captions=pairs/train/dense.json"),
+            "arms": tuple(f"{name}: data.captions=pairs/train/{name}.json" for name in ("sparse", "middle", "dense")),
             "keep": "samples",
         }
     )
