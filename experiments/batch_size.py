@@ -16,8 +16,8 @@ or a colour that is not in the scene, or with the two colours exchanged: only th
 which colour.
 
 `rates` writes the R@1 on the validation scenes of each batch size and learning rate, and chooses the rate with the
-highest after the most pairs. `table` writes the metrics of each batch size, kind of captions and length of training over seeds and images,
-and beside it the tests (`claims`).
+highest after the most pairs. `table` writes the metrics of each batch size, kind of captions and length of training
+over seeds and images, and beside it the tests (`claims`).
 """
 
 import argparse

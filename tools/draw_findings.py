@@ -248,6 +248,40 @@ def end_to_end_attacks() -> str:
         return chart.file()
 
 
+def batch_size() -> str:
+    """Draw R@1, FR@1 and two accuracies against the batch size, for sparse and dense captions, with intervals."""
+    rows = read("batch_size")
+    longest = max(int(row["images"]) for row in rows)
+    sizes = sorted({int(row["batch_size"]) for row in rows})
+    panels = {
+        "R@1, image to text": ("↑ R@1, %", (0, 100)),
+        "FR@1": ("↑ FR@1, % (lower is better)", (0, 60)),
+        "accuracy, colour": ("↑ accuracy, false colour, %", (45, 100)),
+        "accuracy, exchanged colours": ("↑ accuracy, exchanged, %", (45, 100)),
+    }
+    with chart_of("Robustness against the batch size, for captions that name more or fewer colours", 880, 300) as chart:
+        for place, (metric, (label, ylim)) in enumerate(panels.items()):
+            axes = chart.axes(44 + 214 * place, 34, 160, 210)
+            axes.set(xscale="log", xlim=(sizes[0] / 1.6, sizes[-1] * 1.6), ylim=ylim, xlabel="batch size")
+            axes.set_xticks(sizes, [str(size) for size in sizes])
+            axes.minorticks_off()
+            write_above(axes, label, 160, 210)
+            for side, captions, colour in ((0.92, "sparse", "own-altered"), (1.09, "dense", "own")):
+                key = {"captions": captions, "metric": metric, "images": str(longest)}
+                of_arm = [row for row in rows if key.items() <= row.items()]
+                across = [int(row["batch_size"]) * side for row in of_arm]
+                axes.plot(across, [float(row["mean"]) for row in of_arm], color=colour_of(colour), lw=1.6)
+                for x, row in zip(across, of_arm, strict=True):
+                    axes.plot([x, x], [float(row["low"]), float(row["high"])], color=colour_of(colour), lw=1)
+                    title = f"{captions}, batch size {row['batch_size']}: {row['mean']}, {row['low']} to {row['high']}"
+                    axes.plot(x, float(row["mean"]), "o", ms=7, mfc=colour_of(colour), mec=colour_of("paper"),
+                              gid=chart.title(title))  # fmt: skip
+                if place == 0:
+                    axes.text(0.06, 0.14 if captions == "dense" else 0.05, f"{captions} captions", weight="bold",
+                              color=colour_of(colour), transform=axes.transAxes)  # fmt: skip
+        return chart.file()
+
+
 def folds() -> str:
     """Draw the differences of the defence from plain in each fold, with the intervals over folds."""
     rows = [row for row in read("defence_folds") if row["claim"] != "SugarCrepe blind"]
@@ -320,6 +354,7 @@ def families() -> str:
 
 
 FIGURES = {
+    "batch_size.svg": batch_size,
     "corruptions.svg": corruptions,
     "defence_carry.svg": defence_carry,
     "defence_carry_test.svg": defence_carry_test,
