@@ -354,7 +354,6 @@ def families() -> str:
 
 
 FIGURES = {
-    "batch_size.svg": batch_size,
     "corruptions.svg": corruptions,
     "defence_carry.svg": defence_carry,
     "defence_carry_test.svg": defence_carry_test,
