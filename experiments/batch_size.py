@@ -6,8 +6,8 @@
 
 `data` draws scenes of two things of different kinds and colours, one left of the other, and writes
 
-    train/                  40,000 scenes: images/, and sparse.json, middle.json and dense.json, whose captions name a
-                            colour with a probability of 25, 50 and 100 % and are equal otherwise
+    train/                  40,000 scenes: images/, and sparse.json and dense.json, whose captions name a colour with a
+                            probability of 25 and 100 % and are equal otherwise
     validation/, test/      500 and 1,000 scenes of other compositions: the same, rococo/annotations/ (a noun of a
                             caption is replaced) and choices/items.jsonl
 
@@ -45,7 +45,7 @@ from rococo_jax.storage import read_json, write_csv_rows, write_json, write_json
 
 SEED, SIDE, CAPTIONS = 71, 64, 5
 SCENES = {"train": 40_000, "validation": 500, "test": 1000}
-DENSITIES = {"sparse": 0.25, "middle": 0.5, "dense": 1.0}
+DENSITIES = {"sparse": 0.25, "dense": 1.0}
 # Kinds that occur in every colour, so that exchanging two colours gives a scene that could occur as well.
 KINDS = tuple(kind for kind in OBJECTS if not kind.flies and set(ANY) <= set(kind.colours))
 RELATIONS = {"left of": ("to the left of", "on the left of"), "right of": ("to the right of", "on the right of")}

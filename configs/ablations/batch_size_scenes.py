@@ -36,7 +36,7 @@ def get_sweep():
     return ConfigDict(
         {
             "over": "batch_size=16,64,256,1024",
-            "arms": tuple(f"{name}: data.captions=pairs/train/{name}.json" for name in ("sparse", "middle", "dense")),
+            "arms": tuple(f"{name}: data.captions=pairs/train/{name}.json" for name in ("sparse", "dense")),
             "keep": "samples",
         }
     )
