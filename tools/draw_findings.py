@@ -249,35 +249,29 @@ def end_to_end_attacks() -> str:
 
 
 def batch_size() -> str:
-    """Draw R@1, FR@1 and two accuracies against the batch size, for sparse and dense captions, with intervals."""
-    rows = read("batch_size")
-    longest = max(int(row["images"]) for row in rows)
-    sizes = sorted({int(row["batch_size"]) for row in rows})
-    panels = {
-        "R@1, image to text": ("↑ R@1, %", (0, 100)),
-        "FR@1": ("↑ FR@1, % (lower is better)", (0, 60)),
-        "accuracy, colour": ("↑ accuracy, false colour, %", (45, 100)),
-        "accuracy, exchanged colours": ("↑ accuracy, exchanged, %", (45, 100)),
-    }
-    with chart_of("Robustness against the batch size, for captions that name more or fewer colours", 880, 300) as chart:
+    """Draw FR@1 and the accuracy with exchanged colours against clean R@1, a dot for each arm with its batch size."""
+    arms: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
+    for row in read("batch_size"):
+        arms.setdefault((row["captions"], row["batch_size"], row["pairs"]), {})[row["metric"]] = row
+    colours = {"16": "curve-2", "64": "own", "256": "own-altered", "1024": "ink"}
+    panels = {"FR@1": ("↑ FR@1, % (lower is better)", (0, 25)),
+              "accuracy, exchanged colours": ("↑ accuracy with exchanged colours, %", (40, 102))}  # fmt: skip
+    with chart_of("FR@1 and binding against clean R@1, by batch size and captions", 740, 330) as chart:
         for place, (metric, (label, ylim)) in enumerate(panels.items()):
-            axes = chart.axes(44 + 214 * place, 34, 160, 210)
-            axes.set(xscale="log", xlim=(sizes[0] / 1.6, sizes[-1] * 1.6), ylim=ylim, xlabel="batch size")
-            axes.set_xticks(sizes, [str(size) for size in sizes])
-            axes.minorticks_off()
-            write_above(axes, label, 160, 210)
-            for side, captions, colour in ((0.92, "sparse", "own-altered"), (1.09, "dense", "own")):
-                key = {"captions": captions, "metric": metric, "images": str(longest)}
-                of_arm = [row for row in rows if key.items() <= row.items()]
-                across = [int(row["batch_size"]) * side for row in of_arm]
-                axes.plot(across, [float(row["mean"]) for row in of_arm], color=colour_of(colour), lw=1.6)
-                for x, row in zip(across, of_arm, strict=True):
-                    axes.plot([x, x], [float(row["low"]), float(row["high"])], color=colour_of(colour), lw=1)
-                    title = f"{captions}, batch size {row['batch_size']}: {row['mean']}, {row['low']} to {row['high']}"
-                    axes.plot(x, float(row["mean"]), "o", ms=7, mfc=colour_of(colour), mec=colour_of("paper"),
-                              gid=chart.title(title))  # fmt: skip
+            axes = chart.axes(44 + 370 * place, 34, 300, 240)
+            axes.set(xlim=(40, 100), ylim=ylim, xlabel="clean R@1, image to text, %")
+            write_above(axes, label, 300, 240)
+            for (captions, size, pairs), of_arm in arms.items():
+                across, up = (float(of_arm[name]["mean"]) for name in ("R@1, image to text", metric))
+                colour = colour_of(colours[size])
+                title = f"{captions} captions, batch size {size}, {pairs} pairs: {label[2:]} {up}, R@1 {across}"
+                fill, edge = (colour, colour_of("paper")) if captions == "dense" else (colour_of("paper"), colour)
+                axes.plot(across, up, "o", ms=8, mfc=fill, mec=edge, mew=1.6, gid=chart.title(title))
+            axes.text(0.03, 0.93 if place == 0 else 0.34, "hollow: sparse captions", fontsize=10.5,
+                      color=colour_of("soft"), transform=axes.transAxes)  # fmt: skip
+            for height, (size, colour) in enumerate(colours.items()):
                 if place == 0:
-                    axes.text(0.06, 0.14 if captions == "dense" else 0.05, f"{captions} captions", weight="bold",
+                    axes.text(0.03, 0.34 - 0.08 * height, f"batch of {int(size):,}", weight="bold", fontsize=10.5,
                               color=colour_of(colour), transform=axes.transAxes)  # fmt: skip
         return chart.file()
 
@@ -354,6 +348,7 @@ def families() -> str:
 
 
 FIGURES = {
+    "batch_size.svg": batch_size,
     "corruptions.svg": corruptions,
     "defence_carry.svg": defence_carry,
     "defence_carry_test.svg": defence_carry_test,
