@@ -8,7 +8,7 @@
 
     train/                  40,000 scenes: images/, and sparse.json and dense.json, whose captions name a colour with a
                             probability of 25 and 100 % and are equal otherwise
-    validation/, test/      500 and 1,000 scenes of other compositions: the same, rococo/annotations/ (a noun of a
+    validation/, test/      500 and 1,000 scenes of other compositions: images/, rococo/annotations/ (a noun of a
                             caption is replaced) and choices/items.jsonl
 
 All captions of validation and test are dense. An item of `items.jsonl` is a caption of a scene beside one with a noun
@@ -23,12 +23,12 @@ over seeds and images, and beside it the tests (`claims`).
 import argparse
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from claims import Claim, compare_arms, counts_of_claim, runs_by_arm, write_claims
-from end_to_end import VARIANTS, demo_lexicon_with
+from end_to_end import VARIANTS, demo_lexicon_with, folders_by_arm, nouns_of_captions
 
 from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
@@ -49,8 +49,8 @@ DENSITIES = {"sparse": 0.25, "dense": 1.0}
 # Kinds that occur in every colour, so that exchanging two colours gives a scene that could occur as well.
 KINDS = tuple(kind for kind in OBJECTS if not kind.flies and set(ANY) <= set(kind.colours))
 RELATIONS = {"left of": ("to the left of", "on the left of"), "right of": ("to the right of", "on the right of")}
-PARTS = ("noun", "colour", "exchanged colours")
 OPPOSITE = {"left of": "right of", "right of": "left of"}
+PARTS = ("noun", "colour", "exchanged colours")
 
 METRICS = (
     Claim("R@1, image to text", "image_to_text", ("clean",), "r1", "higher", None, 3.0),
@@ -60,7 +60,7 @@ METRICS = (
 )
 # Tested with Holm's correction over these pairs of arms, each after its longest training.
 TESTED = ("FR@1", "accuracy, exchanged colours")
-COMPARED = {
+PAIRS_OF_ARMS = {
     "dense, batch of 1024 minus 16": (("dense", 16), ("dense", 1024)),
     "sparse, batch of 256 minus 64": (("sparse", 64), ("sparse", 256)),
     "dense minus sparse, batch of 64": (("sparse", 64), ("dense", 64)),
@@ -135,26 +135,21 @@ def false_captions(scene: Scene) -> dict[str, tuple[str, str]]:
     return {part: (true, each) for part, each in zip(PARTS, false, strict=True)}
 
 
-def is_in_captions(noun: str) -> bool:
-    """Return whether a noun of the demo's lexicon occurs in captions of these scenes."""
-    return noun in {noun for kind in KINDS for noun in kind.nouns} | {noun for place in PLACES for noun in place.nouns}
-
-
 def write_split(split: str, out: Path) -> None:
-    """Draw the scenes of a split and write their captions, and for those that are evaluated the altered captions."""
+    """Draw the scenes of a split and write their captions, or for those of an evaluation altered captions and items."""
     scenes = list(make_scenes(split, SCENES[split]))
     (out / "images").mkdir(parents=True)
     with progress(f"drawing {split}", len(scenes), "scenes") as advance:
         for scene in scenes:
             draw_scene(scene, SIDE).save(out / "images" / f"{scene.name}.png", compress_level=3)
             advance(1)
-    for name, density in DENSITIES.items():
-        captions = [{"image": f"{scene.name}.png", "caption": captions_of(scene, density)} for scene in scenes]
-        write_json(out / f"{name}.json", captions)
     if split == "train":
+        for name, density in DENSITIES.items():
+            captions = [{"image": f"{scene.name}.png", "caption": captions_of(scene, density)} for scene in scenes]
+            write_json(out / f"{name}.json", captions)
         return
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene, 1.0))) for scene in scenes]
-    lexicon = Lexicon.from_json(demo_lexicon_with(is_in_captions), "captions")
+    lexicon = Lexicon.from_json(demo_lexicon_with(nouns_of_captions(KINDS).__contains__), "captions")
     sets = alter_captions(None, items, VARIANTS, lexicon=lexicon, seed=SEED, select="random", fit_article=True)
     for variant, altered in sets.items():
         write_altered(
@@ -168,19 +163,14 @@ def write_split(split: str, out: Path) -> None:
     write_json_lines(out / "choices" / "items.jsonl", lines)
 
 
-def points_of(sweeps: Sequence[Path]) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Yield the config and the results of each evaluated run of the sweeps."""
-    for sweep in sweeps:
-        for point in read_json(sweep / "sweep.json", "a sweep")["points"]:
-            folder = sweep / "points" / point["run"]
+def evaluated_runs(sweeps: Sequence[Path]) -> Iterator[tuple[Arm, float, Path]]:
+    """Yield the arm, the learning rate and the results of each run of the sweeps that has results."""
+    for captions, folders in folders_by_arm(sweeps, tuple(DENSITIES)).items():
+        for folder in folders:
             if (folder / "evaluation" / RESULTS).is_file():
                 config = read_json(folder / "config.json", "the config of a run")
-                yield config | {"arm": point["arm"]}, folder / "evaluation"
-
-
-def arm_of(config: Mapping[str, Any]) -> Arm:
-    """Return the arm of a run."""
-    return Arm(config["arm"], config["batch_size"], config["batch_size"] * config["steps"])
+                arm = Arm(captions, config["batch_size"], config["batch_size"] * config["steps"])
+                yield arm, config["optimizer.learning_rate"], folder / "evaluation"
 
 
 def longest_training(arms: Iterable[Arm]) -> dict[tuple[str, int], Arm]:
@@ -191,13 +181,14 @@ def longest_training(arms: Iterable[Arm]) -> dict[tuple[str, int], Arm]:
 def write_rates(sweeps: Sequence[Path], out: Path) -> None:
     """Write the mean R@1 of both directions for each learning rate, and mark the best one after the most pairs."""
     scores: dict[Arm, dict[float, float]] = defaultdict(dict)
-    for config, results in points_of(sweeps):
+    for arm, rate, results in evaluated_runs(sweeps):
         of_directions = [counts_of_claim([results], metric)[0].value("r1") for metric in METRICS[:2]]
-        scores[arm_of(config)][config["optimizer.learning_rate"]] = sum(of_directions) / 2
+        scores[arm][rate] = sum(of_directions) / 2
     lines: list[list[object]] = [[*Arm._fields, "learning_rate", "R@1", "chosen"]]
+    longest = longest_training(scores)
     for arm, of_rates in sorted(scores.items()):
         best = max(of_rates, key=of_rates.__getitem__)
-        is_longest = arm in longest_training(scores).values()
+        is_longest = arm == longest[arm.captions, arm.batch_size]
         if is_longest and best in (min(of_rates), max(of_rates)):
             print(f"{arm.captions}, batch size {arm.batch_size}: the best rate, {best}, is at an end of the range")
         for rate, r1 in sorted(of_rates.items()):
@@ -209,10 +200,9 @@ def write_table(sweeps: Sequence[Path], out: Path) -> None:
     """Write the metrics of each arm, and beside them the tests of the arms with the longest training."""
     results: dict[Arm, list[Path]] = defaultdict(list)
     rates = {}
-    for config, folder in points_of(sweeps):
-        arm = arm_of(config)
+    for arm, rate, folder in evaluated_runs(sweeps):
         results[arm].append(folder)
-        rates[arm] = config["optimizer.learning_rate"]
+        rates[arm] = rate
     header = (*Arm._fields, "learning_rate", "seeds", "metric", "mean", "SD of seeds", "low", "high")
     lines: list[list[object]] = [[*header]]
     for arm in sorted(results):
@@ -224,14 +214,14 @@ def write_table(sweeps: Sequence[Path], out: Path) -> None:
             lines.append([*arm, f"{rates[arm]:g}", len(runs.values), metric.name, mean, deviation, *ends])
     write_csv_rows(out, lines)
     longest = longest_training(results)
-    compared = {name: [longest[arm] for arm in arms] for name, arms in COMPARED.items()}
     comparisons = []
-    for pair, arms in compared.items():
+    for pair, arms in PAIRS_OF_ARMS.items():
         for metric in METRICS:
             test: Literal["difference"] | None = "difference" if metric.name in TESTED else None
             claim = dataclasses.replace(metric, name=f"{metric.name}: {pair}", test=test)
             counts = {
-                name: counts_of_claim(results[arm], metric) for name, arm in zip(("first", "second"), arms, strict=True)
+                name: counts_of_claim(results[longest[arm]], metric)
+                for name, arm in zip(("first", "second"), arms, strict=True)
             }
             comparisons.append(compare_arms(claim, runs_by_arm(counts, metric.metric)))
     write_claims(comparisons, out.with_stem(f"{out.stem}_tests"))

@@ -30,7 +30,7 @@ from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
-from rococo_jax.demo.objects import OBJECTS, PLACES
+from rococo_jax.demo.objects import OBJECTS, PLACES, ObjectKind
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.metrics.counts import Counts
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
@@ -71,9 +71,9 @@ CLAIMS = (
 )
 
 
-def nouns_of_captions() -> frozenset[str]:
-    """Return the nouns that captions of scenes contain."""
-    of_objects = (word for kind in OBJECTS for word in kind.nouns)
+def nouns_of_captions(kinds: Iterable[ObjectKind] = OBJECTS) -> frozenset[str]:
+    """Return the nouns that captions of scenes with things of these kinds contain."""
+    of_objects = (word for kind in kinds for word in kind.nouns)
     of_places = (word for place in PLACES for word in place.nouns)
     return frozenset((*of_objects, *of_places))
 

@@ -269,10 +269,11 @@ def batch_size() -> str:
                 axes.plot(across, up, "o", ms=8, mfc=fill, mec=edge, mew=1.6, gid=chart.title(title))
             axes.text(0.03, 0.93 if place == 0 else 0.34, "hollow: sparse captions", fontsize=10.5,
                       color=colour_of("soft"), transform=axes.transAxes)  # fmt: skip
+            if place > 0:
+                continue
             for height, (size, colour) in enumerate(colours.items()):
-                if place == 0:
-                    axes.text(0.03, 0.34 - 0.08 * height, f"batch of {int(size):,}", weight="bold", fontsize=10.5,
-                              color=colour_of(colour), transform=axes.transAxes)  # fmt: skip
+                axes.text(0.03, 0.34 - 0.08 * height, f"batch of {int(size):,}", weight="bold", fontsize=10.5,
+                          color=colour_of(colour), transform=axes.transAxes)  # fmt: skip
         return chart.file()
 
 

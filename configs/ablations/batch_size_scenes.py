@@ -1,7 +1,7 @@
 """Effect of the batch size, and of captions that name more colours, on models trained from scratch on drawn scenes.
 
     python experiments/batch_size.py data --out pairs
-    rococo sweep --config ablations/batch_size_scenes --workdir runs/batch-scenes --seeds 1,2,3,4 \
+    rococo sweep --config ablations/batch_size_scenes --workdir runs/batch-scenes --seeds 1,2,3 \
         --data pairs/test --data-dir coco/images=pairs/test/images --data-dir choices/images=pairs/test/images \
         --benchmarks rococo,choices --mixed-galleries none
 
@@ -18,7 +18,7 @@ from rococo_jax.training.config import read_config
 
 def get_config():
     config = read_config(Path(__file__).parents[1] / "scenes_tiny.py", ())
-    # Towers of two blocks of width 96 on 16 patches: a third of the demo's work for an image.
+    # Towers of two blocks of width 96, and images of 16 patches.
     config.init.spec.vision.image_size = 64
     config.init.preprocessing.exact_size = (64, 64)
     config.init.spec.vision.width, config.init.spec.vision.mlp_width, config.init.spec.vision.layers = 96, 192, 2

@@ -102,14 +102,14 @@ def with_request(benchmark: Benchmark, request: Request, settings: Settings) -> 
     if benchmark.reopen is None:
         missing_parts = _in_words(_missing(request_of(benchmark), request))
         raise InputError(benchmark.name, "request", f"results that also have {missing_parts}", "these requested again")
-    reopened = benchmark.reopen(settings_for(request, settings))
-    if missing := _missing(request_of(reopened), request):
+    new_benchmark = benchmark.reopen(settings_for(request, settings))
+    if missing := _missing(request_of(new_benchmark), request):
         problem = f"no {_in_words(missing)}, which the results in the folder have"
         raise InputError(benchmark.name, "data", problem, "the same data, or another output folder")
-    for field, old, new in other_contents(request, request_of(reopened)):
+    for field, old, new in other_contents(request, request_of(new_benchmark)):
         problem = f"{short(new)}, and {short(old)} in the results of the folder"
         raise InputError(benchmark.name, field, problem, "the same contents, or another output folder")
-    return reopened
+    return new_benchmark
 
 
 def settings_for(request: Request, settings: Settings) -> Settings:

@@ -180,8 +180,8 @@ def evaluate_into(
 
     def prepare() -> tuple[list[Benchmark], TrainingCaptions | None]:
         requested = [benchmark for benchmark in benchmarks if benchmark.name in plan.requests]
-        reopened = [with_request(benchmark, plan.requests[benchmark.name], settings) for benchmark in requested]
-        return reopened, training or captions_of_results(plan.stored or {})
+        with_requests = [with_request(benchmark, plan.requests[benchmark.name], settings) for benchmark in requested]
+        return with_requests, training or captions_of_results(plan.stored or {})
 
     requested_benchmarks, captions = run_on_all_processes("benchmarks", prepare)
     before = cache.computed, cache.unidentified, cache.read
