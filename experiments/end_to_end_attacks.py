@@ -41,7 +41,7 @@ from rococo_jax.storage import read_table, write_csv_rows, write_json
 SCENES, SEED = 300, 64
 # With 8 % of the pairs, 1,631 steps read as many scenes as 1,500, and as many foreign nouns as a defended model reads.
 UNRELATED, UNRELATED_SEED, SIDE = 3500, 65, 96
-ARMS = ("sixteenth", "foreign", "longer")
+ARMS = ("sixteenth", "quarter", "full", "foreign", "longer")
 # Evaluations of altered captions: folders beside the sweep's own, and the nouns that replace others in them.
 NOUNS = {"evaluation": "nouns of training", "unseen": "unseen nouns", "known": "nouns of captions"}
 # Attacks: folders, the numbers of changes, and what they change.
