@@ -209,7 +209,7 @@ def write_table(sweeps: Sequence[Path], out: Path) -> None:
         for metric in METRICS:
             runs = runs_by_arm({"": counts_of_claim(results[arm], metric)}, metric.metric)[""]
             deviation = f"{runs.values.std(ddof=1):.2f}" if len(runs.values) > 1 else ""
-            ends = [f"{end:.2f}" for end in interval(*runs, bounds=(0.0, 100.0))]
+            ends = [f"{end:.2f}" for end in interval(*runs)]
             mean = f"{runs.values.mean():.2f}"
             lines.append([*arm, f"{rates[arm]:g}", len(runs.values), metric.name, mean, deviation, *ends])
     write_csv_rows(out, lines)

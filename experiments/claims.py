@@ -55,10 +55,14 @@ class Claim:
 
 
 class Runs(NamedTuple):
-    """A metric of each run of an arm, and the same on every draw of the images."""
+    """A metric of each run of an arm, the same on every draw of the images, and its smallest and largest value.
+
+    Every metric of these tables is a percentage.
+    """
 
     values: np.ndarray
     drawn: np.ndarray
+    bounds: tuple[float, float] = (0.0, 100.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +96,7 @@ def runs_by_arm(counts: dict[str, list[Counts]], metric: str) -> dict[str, Runs]
 
 def compare(model: Runs, reference: Runs) -> PairedDifference:
     """Return the difference of the means over seeds, with its interval and p over seeds and images."""
-    result = difference(model.values, model.drawn, reference.values, reference.drawn)
+    result = difference(model.values, model.drawn, reference.values, reference.drawn, model.bounds)
     if result is None:
         raise ValueError("a single seed, or no variance: no comparison over seeds")
     return result

@@ -46,6 +46,15 @@ def test_a_claim_with_a_target_is_compared_with_it_by_two_one_sided_t_tests(clai
     assert compared.difference.points == pytest.approx(blind.values.mean() - plain.values.mean())
 
 
+def test_an_interval_ends_at_the_bounds_of_a_percentage(claims):
+    plain, defence = (runs_without_images(claims, values) for values in ([0.0, 0.1, 0.4], [98.0, 99.5, 100.0]))
+    claim = claims.Claim("a metric", "image_to_text", ("danger",), "ota", "higher", None, 2.0)
+    row = claims.compare_arms(claim, {"plain": plain, "defence": defence}).row
+    # Student's half-width is 4.303 times the standard error of 0.60.
+    low = np.mean([98.0, 99.5, 100.0]) - stats.t.ppf(0.975, 2) * stats.sem([98.0, 99.5, 100.0])
+    assert (row["defence low"], row["defence high"]) == (f"{low:.2f}", "100.00")
+
+
 @pytest.mark.parametrize("test, points, p, corrected, p_equivalence, expected", [
     ("difference", -18.0, 1e-6, 1e-5, 1.0, "better"),
     ("difference", 18.0, 1e-6, 1e-5, 1.0, "worse"),
