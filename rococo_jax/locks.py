@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rococo_jax.errors import InputError
+from rococo_jax.progress import say
 from rococo_jax.storage import refuse_url, remove_path, target_name, temporary_files
 
 # Locks of this process, with the thread that holds each of them.
@@ -76,7 +77,7 @@ def _lock_file(path: Path, lock: Path, wait: bool) -> int:
     while True:
         file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_or_wait(file, path, wait)
             if _is_at(file, lock):  # the previous holder may have removed the file between the two calls
                 os.ftruncate(file, 0)
                 os.write(file, f"process {os.getpid()} of {socket.gethostname()}".encode())
@@ -91,6 +92,17 @@ def _lock_file(path: Path, lock: Path, wait: bool) -> int:
             os.close(file)
             raise
         os.close(file)
+
+
+def _lock_or_wait(file: int, path: Path, wait: bool) -> None:
+    """Lock an open file; say whom it waits for. Raises OSError: another process holds the lock, and `wait` is False."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if not wait or error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        say(f"{path}: waiting for {os.pread(file, 200, 0).decode(errors='replace') or 'another process'}")
+        fcntl.lockf(file, fcntl.LOCK_EX)
 
 
 def _remove_leftovers(path: Path, deep: bool) -> None:

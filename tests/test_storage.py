@@ -47,7 +47,7 @@ def test_a_locked_output_is_refused_until_the_other_process_ends_or_is_killed(ki
         pass
 
 
-def test_a_waiting_process_gets_the_lock_when_the_other_process_ends(tmp_path):
+def test_a_waiting_process_gets_the_lock_when_the_other_process_ends(tmp_path, capsys):
     other, order = held_elsewhere(tmp_path), []
     ending = threading.Timer(0.3, lambda: (order.append("ends"), other.communicate("\n")))
     ending.start()
@@ -55,6 +55,7 @@ def test_a_waiting_process_gets_the_lock_when_the_other_process_ends(tmp_path):
         order.append("held")
     ending.join()
     assert order == ["ends", "held"] and not list(tmp_path.iterdir())
+    assert f"{tmp_path}: waiting for process {other.pid} of " in capsys.readouterr().err
 
 
 def test_a_waiting_thread_gets_the_lock_when_the_other_thread_ends(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ The data is `scenes:20000`: scenes that are drawn once and kept in the cache fol
 transformers that average their tokens, with a million parameters together.
 """
 
+import functools
 from pathlib import Path
 
 import jax
@@ -16,11 +17,12 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.errors import InputError
+from rococo_jax.locks import hold
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.processes import barrier
 from rococo_jax.progress import progress
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_directory, hash_json
+from rococo_jax.storage import atomic_directory, hash_bytes, hash_json
 
 IMAGE_SIZE, DIM, CONTEXT_LENGTH = 96, 96, 48
 # Scenes are drawn at twice the stored size, less finely than in the benchmark; the resize removes the difference.
@@ -89,9 +91,12 @@ class ScenePairs(PairSource):
 
     def __init__(self, count: int):
         self.count, self._hash = count, None
-        self.folder = cache_folder() / f"scenes_{IMAGE_SIZE}_{count}"
+        # Another version of this package or of Pillow may draw other pictures.
+        self.folder = cache_folder() / f"scenes_{_hash_of_drawing()[:16]}_{count}"
         if not self.folder.exists():
-            _draw_all(count, self.folder)
+            with hold(self.folder, beside=True, wait=True):
+                if not self.folder.exists():  # another process may have drawn them meanwhile
+                    _draw_all(count, self.folder)
         self._open()
 
     def _open(self) -> None:
@@ -127,6 +132,12 @@ def _draw_all(count: int, folder: Path) -> None:
                 ends[index] = file.tell()
                 advance(1)
         np.save(unfinished / "ends.npy", ends)
+
+
+@functools.cache
+def _hash_of_drawing() -> str:
+    """Return the hash of some pictures, which represents the way of drawing them."""
+    return hash_bytes(*map(_png_of, range(8)))
 
 
 def _png_of(index: int) -> bytes:

@@ -1,9 +1,12 @@
 """The demo's scenes, captions and alterations: the same everywhere, splits apart, grammatical, never a no-op."""
 
+import contextlib
 import itertools
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from rococo_jax.checkpoints.zoo import shipped_models
 from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.demo import training_scenes
 from rococo_jax.demo.benchmark import write_benchmark
 from rococo_jax.demo.captions import article_of, captions_of, demo_lexicon, plural_of
 from rococo_jax.demo.drawing import COLOURS, INK, Brush, smooth
@@ -258,6 +262,31 @@ def test_importing_the_demo_registers_its_scenes_and_its_lexicon(monkeypatch, tm
     for index in range(5):
         assert source[index].captions == tuple(captions_of(make_scene("train", 0, index)))
     assert open_lexicon("demo").hash() == demo_lexicon().hash() != open_lexicon().hash()
+
+
+def test_scenes_that_two_threads_open_at_once_are_drawn_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
+    draw_all, both_draw = training_scenes._draw_all, threading.Barrier(2)
+
+    def draw_together(*arguments):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_draw.wait(0.5)
+        draw_all(*arguments)
+
+    monkeypatch.setattr(training_scenes, "_draw_all", draw_together)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(open_pairs, ["scenes:3"] * 2)
+    assert first[2].image == second[2].image and both_draw.broken
+
+
+def test_scenes_are_drawn_again_if_pictures_are_drawn_otherwise(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
+    before = open_pairs("scenes:3")[0].image
+    monkeypatch.setattr(training_scenes, "_FINENESS", 1)
+    training_scenes._hash_of_drawing.cache_clear()  # as in a new process
+    after = open_pairs("scenes:3")[0].image
+    training_scenes._hash_of_drawing.cache_clear()
+    assert after != before
 
 
 def test_the_tokenizer_knows_every_word_that_captions_and_alterations_use(texts, alterations):
