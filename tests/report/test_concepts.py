@@ -1,6 +1,7 @@
 """FR@1 and preference by replaced word and concept group, against numbers counted by hand and SciPy's intervals."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -65,6 +66,14 @@ def test_rows_have_the_words_of_their_altered_captions(run):
     assert named.replaced_word["4.jpg"] == (NONE, NONE)  # in none or two words
     items = pd.DataFrame({"task": ["t"], "variant": ["v"], "caption": ["A dog."], "wrong_caption": ["An owl."]})
     assert add_replaced_words(items, run.files[0], LEXICON).replaced_word[0] == ("dog",)
+
+
+def test_rows_of_a_task_with_another_name_in_the_report_have_the_same_words(run):
+    words = [
+        add_replaced_words(file.rows().to_pandas(), file, LEXICON).set_index("image").replaced_word.to_dict()
+        for file in (run.files[0], dataclasses.replace(run.files[0], tasks={"photographs": "image_to_text"}))
+    ]
+    assert words[0] == words[1] and words[1]["2.jpg"] == ("sofa", "cat")
 
 
 def test_the_page_shows_the_shares_of_the_table(run):
