@@ -9,7 +9,7 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rococo_jax.errors import InputError
@@ -52,6 +52,18 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
         lock.unlink(missing_ok=True)
         os.close(file)
         _release(lock)
+
+
+def made_once(path: Path, make: Callable[[Path], object]) -> Path:
+    """Return a folder or file after `make(path)`, which is called only if it does not exist.
+
+    Other processes and threads that need it meanwhile wait. `make` writes all of it or nothing.
+    """
+    if not path.exists():
+        with hold(path, beside=True, wait=True):
+            if not path.exists():
+                make(path)
+    return path
 
 
 def _claim(path: Path, lock: Path, wait: bool) -> None:

@@ -1,11 +1,14 @@
 """Locks on folders and files that a command writes."""
 
+import contextlib
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from rococo_jax import locks, storage
+from rococo_jax.data import remote
+from rococo_jax.data.captioned_images import open_pairs
+from rococo_jax.demo import training_scenes
 from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
 from rococo_jax.locks import hold
 from rococo_jax.storage import atomic_directory, atomic_write
@@ -56,6 +62,30 @@ def test_a_waiting_process_gets_the_lock_when_the_other_process_ends(tmp_path, c
     ending.join()
     assert order == ["ends", "held"] and not list(tmp_path.iterdir())
     assert f"{tmp_path}: waiting for process {other.pid} of " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("needs", ["scenes", "a copied model"])
+def test_what_two_threads_need_at_once_is_made_by_one_of_them(needs, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
+    both_make, make, makers = threading.Barrier(2), storage.atomic_directory, []
+
+    def make_together(path):
+        makers.append(path)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_make.wait(0.5)
+        return make(path)
+
+    if needs == "scenes":
+        monkeypatch.setattr(training_scenes, "atomic_directory", make_together)
+        need = functools.partial(open_pairs, "scenes:3")
+    else:
+        pytest.importorskip("fsspec").filesystem("memory").pipe("/models/one/model.json", b"{}")
+        monkeypatch.setattr(remote, "_version", lambda info: ("1",))
+        monkeypatch.setattr(remote, "atomic_directory", make_together)
+        need = functools.partial(remote.local_copy, "memory://models/one", tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: need(), range(2))
+    assert len(makers) == 1 and len({str(getattr(each, "folder", each)) for each in (first, second)}) == 1
 
 
 def test_a_waiting_thread_gets_the_lock_when_the_other_thread_ends(tmp_path, monkeypatch):

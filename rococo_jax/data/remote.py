@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.locks import made_once
 from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import atomic_directory, hash_file, hash_json, is_url, remove_folder
 
@@ -118,29 +119,24 @@ def local_copy(url: str, cache: Path) -> Path:
             raise InputError(url, "name", repr(outside), "names of files below the folder")
         state = [[path, str(info.get("size")), *_version(info)] for path, info in sorted(details.items())]
         is_versioned = all(len(facts) > 2 for facts in state)
-        copy = cache / (hash_json(state)[:24] if is_versioned else f"unversioned-{uuid.uuid4().hex[:24]}") / name
-        try:
-            if not copy.exists():
-                with atomic_directory(copy) as folder:
-                    files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
-        except InputError:
-            if copy.exists():  # another process was faster
-                return copy
-            raise
-        return copy if is_versioned else _move_by_contents(copy, cache)
+
+        def download(copy: Path) -> None:
+            with atomic_directory(copy) as folder:
+                files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
+
+        if is_versioned:
+            return made_once(cache / hash_json(state)[:24] / name, download)
+        copy = cache / f"unversioned-{uuid.uuid4().hex[:24]}" / name
+        download(copy)
+        return _move_by_contents(copy, cache)
 
 
 def _move_by_contents(copy: Path, cache: Path) -> Path:
     """Move a copied folder to a place that is named by its contents."""
     paths = sorted(path for path in copy.rglob("*") if path.is_file())
     contents = [[path.relative_to(copy).as_posix(), hash_file(path)] for path in paths]
-    place = cache / hash_json(contents)[:24] / copy.name
-    if place.exists():
-        remove_folder(copy.parent)
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    copy.replace(place)
-    copy.parent.rmdir()
+    place = made_once(cache / hash_json(contents)[:24] / copy.name, copy.replace)
+    remove_folder(copy.parent)  # with the copy, if there was one already
     return place
 
 

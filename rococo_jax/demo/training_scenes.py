@@ -17,7 +17,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.captions import captions_of
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.errors import InputError
-from rococo_jax.locks import hold
+from rococo_jax.locks import made_once
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.processes import barrier
 from rococo_jax.progress import progress
@@ -92,11 +92,8 @@ class ScenePairs(PairSource):
     def __init__(self, count: int):
         self.count, self._hash = count, None
         # Another version of this package or of Pillow may draw other pictures.
-        self.folder = cache_folder() / f"scenes_{_hash_of_drawing()[:16]}_{count}"
-        if not self.folder.exists():
-            with hold(self.folder, beside=True, wait=True):
-                if not self.folder.exists():  # another process may have drawn them meanwhile
-                    _draw_all(count, self.folder)
+        folder = cache_folder() / f"scenes_{_hash_of_drawing()[:16]}_{count}"
+        self.folder = made_once(folder, functools.partial(_draw_all, count))
         self._open()
 
     def _open(self) -> None:

@@ -1,12 +1,9 @@
 """The demo's scenes, captions and alterations: the same everywhere, splits apart, grammatical, never a no-op."""
 
-import contextlib
 import itertools
 import re
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -262,21 +259,6 @@ def test_importing_the_demo_registers_its_scenes_and_its_lexicon(monkeypatch, tm
     for index in range(5):
         assert source[index].captions == tuple(captions_of(make_scene("train", 0, index)))
     assert open_lexicon("demo").hash() == demo_lexicon().hash() != open_lexicon().hash()
-
-
-def test_scenes_that_two_threads_open_at_once_are_drawn_once(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
-    draw_all, both_draw = training_scenes._draw_all, threading.Barrier(2)
-
-    def draw_together(*arguments):
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both_draw.wait(0.5)
-        draw_all(*arguments)
-
-    monkeypatch.setattr(training_scenes, "_draw_all", draw_together)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(open_pairs, ["scenes:3"] * 2)
-    assert first[2].image == second[2].image and both_draw.broken
 
 
 def test_scenes_are_drawn_again_if_pictures_are_drawn_otherwise(monkeypatch, tmp_path):
