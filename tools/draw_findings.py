@@ -223,7 +223,9 @@ def end_to_end_attacks() -> str:
         if row["attack"] == "noun-gallery":
             of_run = curves.setdefault(row["arm"], {}).setdefault(row["run"], {})
             of_run[int(row["queries"])] = float(row["r1"]), float(row["fr1"])
-    colours = {"plain": "own", "longer": "soft", "foreign": "curve-2", "sixteenth": "own-altered"}
+    lines = {"plain": ("own", "-"), "longer": ("soft", "-"), "foreign": ("curve-2", "-"),
+             "sixteenth": ("own-altered", "-"), "quarter": ("own-altered", (0, (5, 2))),
+             "full": ("own-altered", (0, (1.5, 2)))}  # fmt: skip
     steps = [2**power for power in range(9)]
     with chart_of("R@1 and FR@1 against the number of tries of an attack of one noun", 700, 330) as chart:
         for left, column, label in ((44, 0, "↑ R@1 after, %"), (370, 1, "↑ FR@1, %")):
@@ -231,20 +233,19 @@ def end_to_end_attacks() -> str:
             axes.set(xscale="log", xlim=(0.9, 300), ylim=(0, 100), xlabel="altered captions tried")
             axes.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
             write_above(axes, label, 250, 250)
-            ends = {}
-            for arm, runs in curves.items():
+            for place, (arm, (colour, dashes)) in enumerate(lines.items()):
                 # After its last try a run keeps its numbers.
                 means = [
-                    sum(run[max(step for step in run if step <= tried)][column] for run in runs.values()) / len(runs)
+                    sum(run[max(step for step in run if step <= tried)][column] for run in curves[arm].values())
+                    / len(curves[arm])
                     for tried in steps
                 ]
-                axes.plot(
-                    steps, means, color=colour_of(colours[arm]), lw=1.8, gid=chart.title(f"{arm}: {means[-1]:.1f}")
-                )
-                ends[arm] = means[-1]
-            for place, arm in enumerate(sorted(ends, key=ends.get, reverse=True)):
-                axes.text(0.62, 0.95 - 0.09 * place, arm, weight="bold", color=colour_of(colours[arm]),
-                          transform=axes.transAxes)  # fmt: skip
+                gid, height = chart.title(f"{arm}: {means[-1]:.1f}"), 0.93 - 0.08 * place
+                axes.plot(steps, means, color=colour_of(colour), lw=1.8, ls=dashes, gid=gid)
+                if column == 1:
+                    axes.plot([0.06, 0.14], [height + 0.02] * 2, color=colour_of(colour), lw=1.8, ls=dashes,
+                              transform=axes.transAxes)  # fmt: skip
+                    axes.text(0.17, height, arm, weight="bold", color=colour_of(colour), transform=axes.transAxes)
         return chart.file()
 
 
