@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
-from rococo_jax.storage import refuse_url, remove_path, target_name, temporary_files
+from rococo_jax.storage import atomic_directory, refuse_url, remove_path, target_name, temporary_files
 
 # Locks of this process, with the thread that holds each of them.
 _locks: dict[Path, int] = {}
@@ -54,16 +54,17 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
         _release(lock)
 
 
-def made_once(path: Path, make: Callable[[Path], object]) -> Path:
-    """Return a folder or file after `make(path)`, which is called only if it does not exist.
+def made_once(folder: Path, fill: Callable[[Path], object]) -> Path:
+    """Return a folder; if it does not exist, `fill` first writes its contents into an empty folder, which becomes it.
 
-    Other processes and threads that need it meanwhile wait. `make` writes all of it or nothing.
+    Other processes and threads that need it meanwhile wait.
     """
-    if not path.exists():
-        with hold(path, beside=True, wait=True):
-            if not path.exists():
-                make(path)
-    return path
+    if not folder.exists():
+        with hold(folder, beside=True, wait=True):
+            if not folder.exists():
+                with atomic_directory(folder) as unfinished:
+                    fill(unfinished)
+    return folder
 
 
 def _claim(path: Path, lock: Path, wait: bool) -> None:
@@ -96,9 +97,9 @@ def _lock_file(path: Path, lock: Path, wait: bool) -> int:
                 return file
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
-                holder = os.read(file, 200).decode(errors="replace")
+                holder = _holder_of(file)
                 os.close(file)
-                raise _in_use(path, holder or "another process") from None
+                raise _in_use(path, holder) from None
             if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
                 return file
             os.close(file)
@@ -113,8 +114,13 @@ def _lock_or_wait(file: int, path: Path, wait: bool) -> None:
     except OSError as error:
         if not wait or error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
-        say(f"{path}: waiting for {os.pread(file, 200, 0).decode(errors='replace') or 'another process'}")
+        say(f"{path}: waiting for {_holder_of(file)}")
         fcntl.lockf(file, fcntl.LOCK_EX)
+
+
+def _holder_of(file: int) -> str:
+    """Return the process that wrote its name into an open lock file."""
+    return os.pread(file, 200, 0).decode(errors="replace") or "another process"
 
 
 def _remove_leftovers(path: Path, deep: bool) -> None:

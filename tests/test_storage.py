@@ -1,7 +1,6 @@
 """Locks on folders and files that a command writes."""
 
 import contextlib
-import functools
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from safetensors.numpy import save_file
 from rococo_jax import locks, storage
 from rococo_jax.data import remote
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.demo import training_scenes
+from rococo_jax.demo import benchmark
 from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
 from rococo_jax.locks import hold
 from rococo_jax.storage import atomic_directory, atomic_write
@@ -64,9 +63,11 @@ def test_a_waiting_process_gets_the_lock_when_the_other_process_ends(tmp_path, c
     assert f"{tmp_path}: waiting for process {other.pid} of " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("needs", ["scenes", "a copied model"])
+@pytest.mark.parametrize("needs", ["scenes", "a benchmark", "a copied model"])
 def test_what_two_threads_need_at_once_is_made_by_one_of_them(needs, tmp_path, monkeypatch):
     monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
+    pytest.importorskip("fsspec").filesystem("memory").pipe("/models/one/model.json", b"{}")
+    monkeypatch.setattr(remote, "_version", lambda info: ("1",))
     both_make, make, makers = threading.Barrier(2), storage.atomic_directory, []
 
     def make_together(path):
@@ -75,17 +76,15 @@ def test_what_two_threads_need_at_once_is_made_by_one_of_them(needs, tmp_path, m
             both_make.wait(0.5)
         return make(path)
 
-    if needs == "scenes":
-        monkeypatch.setattr(training_scenes, "atomic_directory", make_together)
-        need = functools.partial(open_pairs, "scenes:3")
-    else:
-        pytest.importorskip("fsspec").filesystem("memory").pipe("/models/one/model.json", b"{}")
-        monkeypatch.setattr(remote, "_version", lambda info: ("1",))
-        monkeypatch.setattr(remote, "atomic_directory", make_together)
-        need = functools.partial(remote.local_copy, "memory://models/one", tmp_path)
+    monkeypatch.setattr(locks, "atomic_directory", make_together)
+    need = {
+        "scenes": lambda: open_pairs("scenes:3").folder,
+        "a benchmark": lambda: benchmark.draw_benchmark(tmp_path, scenes=2),
+        "a copied model": lambda: remote.local_copy("memory://models/one", tmp_path),
+    }[needs]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: need(), range(2))
-    assert len(makers) == 1 and len({str(getattr(each, "folder", each)) for each in (first, second)}) == 1
+    assert len(makers) == 1 and first == second
 
 
 def test_a_waiting_thread_gets_the_lock_when_the_other_thread_ends(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.locks import made_once
 from rococo_jax.safe_paths import is_inner_name
-from rococo_jax.storage import atomic_directory, hash_file, hash_json, is_url, remove_folder
+from rococo_jax.storage import hash_file, hash_json, is_url, remove_folder
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp",
              "https": "aiohttp"}  # fmt: skip
@@ -120,14 +120,12 @@ def local_copy(url: str, cache: Path) -> Path:
         state = [[path, str(info.get("size")), *_version(info)] for path, info in sorted(details.items())]
         is_versioned = all(len(facts) > 2 for facts in state)
 
-        def download(copy: Path) -> None:
-            with atomic_directory(copy) as folder:
-                files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
+        def download(unfinished: Path) -> None:
+            files.get(url.rstrip("/") + "/", str(unfinished) + "/", recursive=True)
 
         if is_versioned:
             return made_once(cache / hash_json(state)[:24] / name, download)
-        copy = cache / f"unversioned-{uuid.uuid4().hex[:24]}" / name
-        download(copy)
+        copy = made_once(cache / f"unversioned-{uuid.uuid4().hex[:24]}" / name, download)
         return _move_by_contents(copy, cache)
 
 

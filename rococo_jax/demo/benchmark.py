@@ -26,8 +26,9 @@ from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import Scene, draw_scene, make_scene
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
+from rococo_jax.locks import made_once
 from rococo_jax.progress import progress
-from rococo_jax.storage import atomic_directory, write_json, write_json_lines
+from rococo_jax.storage import write_json, write_json_lines
 
 IMAGES, ANNOTATIONS, CAPTIONS_FILE = "images", "annotations", "captions.json"
 SCENES, SEED, SIZE = 250, 1, 256
@@ -41,9 +42,12 @@ def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = 
     if scenes < 2:
         raise InputError("scenes", "number", scenes, "at least 2")
     benchmark = Path(folder) / run_name(scenes, seed) / "benchmark"
-    if not benchmark.exists():
-        with atomic_directory(benchmark) as unfinished, progress("drawing", scenes, "scenes") as advance:
+
+    def draw(unfinished: Path) -> None:
+        with progress("drawing", scenes, "scenes") as advance:
             write_benchmark(unfinished, scenes, seed, on_progress=advance)
+
+    made_once(benchmark, draw)
     return benchmark / IMAGES, benchmark / ANNOTATIONS
 
 
@@ -87,12 +91,13 @@ VARIANTS = ("same_concept", "danger")
 
 def open_questions(images: Path, annotations: Path, scenes: int, seed: int, settings: Settings) -> list[Benchmark]:
     """Open the benchmarks of choices and classes; write their files first if they do not exist."""
-    folder = annotations.parent.parent / "questions"
-    if not folder.exists():
-        with atomic_directory(folder) as unfinished:
-            drawn_scenes = [make_scene("test", seed, index) for index in range(scenes)]
-            _write_classes(unfinished / "classes", drawn_scenes)
-            _write_choices(unfinished / "choices", annotations)
+
+    def write(unfinished: Path) -> None:
+        drawn_scenes = [make_scene("test", seed, index) for index in range(scenes)]
+        _write_classes(unfinished / "classes", drawn_scenes)
+        _write_choices(unfinished / "choices", annotations)
+
+    folder = made_once(annotations.parent.parent / "questions", write)
     return [
         find_benchmark(name).open({"images": images, "annotations": folder / name}, settings)
         for name in ("choices", "classes")

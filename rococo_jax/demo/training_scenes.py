@@ -22,7 +22,7 @@ from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.processes import barrier
 from rococo_jax.progress import progress
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_directory, hash_bytes, hash_json
+from rococo_jax.storage import hash_bytes, hash_json
 
 IMAGE_SIZE, DIM, CONTEXT_LENGTH = 96, 96, 48
 # Scenes are drawn at twice the stored size, less finely than in the benchmark; the resize removes the difference.
@@ -75,33 +75,32 @@ def training_captions_of(count: int) -> list[str]:
 def open_scenes(name: str) -> PairSource:
     """Open `scenes:COUNT`, the first COUNT (2 or more) training scenes. No test scene has one of their compositions.
 
+    They are drawn at first use and kept in the cache folder.
+
     Raises InputError: COUNT is no such number.
     """
     count = name.removeprefix("scenes:")
     if not count.isdecimal() or int(count) < 2:
         raise InputError("training data", "images", repr(name), "scenes:COUNT, as scenes:20000")
+    # Another version of this package or of Pillow may draw other pictures.
+    folder = cache_folder() / f"scenes_{_hash_of_drawing()[:16]}_{count}"
+    draw = functools.partial(_draw_all, int(count))
     if jax.process_index() == 0:
-        ScenePairs(int(count))  # draws the scenes, which the other processes then find
+        made_once(folder, draw)  # the other processes then find them
     barrier("scenes")
-    return ScenePairs(int(count))
+    return ScenePairs(int(count), made_once(folder, draw))
 
 
 class ScenePairs(PairSource):
-    """Scenes, each as the bytes of a small PNG with five captions; drawn at first use and kept in the cache folder."""
+    """Scenes of a folder of `open_scenes`, each as the bytes of a small PNG with five captions."""
 
-    def __init__(self, count: int):
-        self.count, self._hash = count, None
-        # Another version of this package or of Pillow may draw other pictures.
-        folder = cache_folder() / f"scenes_{_hash_of_drawing()[:16]}_{count}"
-        self.folder = made_once(folder, functools.partial(_draw_all, count))
-        self._open()
-
-    def _open(self) -> None:
-        self.ends = np.load(self.folder / "ends.npy")
-        self.bytes = np.memmap(self.folder / "pngs", np.uint8, mode="r")
+    def __init__(self, count: int, folder: Path):
+        self.count, self.folder = count, folder
+        self.ends = np.load(folder / "ends.npy")
+        self.bytes = np.memmap(folder / "pngs", np.uint8, mode="r")
 
     def __reduce__(self):
-        return ScenePairs, (self.count,)
+        return ScenePairs, (self.count, self.folder)
 
     def __len__(self) -> int:
         return self.count
@@ -121,17 +120,15 @@ class ScenePairs(PairSource):
 
 
 def _draw_all(count: int, folder: Path) -> None:
-    with atomic_directory(folder) as unfinished, progress("drawing", count, "scenes") as advance:
-        ends = np.zeros(count, np.int64)
-        with (unfinished / "pngs").open("wb") as file:
-            for index in range(count):
-                file.write(_png_of(index))
-                ends[index] = file.tell()
-                advance(1)
-        np.save(unfinished / "ends.npy", ends)
+    ends = np.zeros(count, np.int64)
+    with progress("drawing", count, "scenes") as advance, (folder / "pngs").open("wb") as file:
+        for index in range(count):
+            file.write(_png_of(index))
+            ends[index] = file.tell()
+            advance(1)
+    np.save(folder / "ends.npy", ends)
 
 
-@functools.cache
 def _hash_of_drawing() -> str:
     """Return the hash of some pictures, which represents the way of drawing them."""
     return hash_bytes(*map(_png_of, range(8)))
